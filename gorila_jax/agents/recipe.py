@@ -1,0 +1,49 @@
+"""What an agent is: a handful of pure functions and its presets.
+
+Everything else (actors, replay, learners, parameter server, runtime) is shared. To write your own agent,
+build a `Recipe`, usually with `_replace` on an existing one, and name it as `--agent=my.module:attribute`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from gorila_jax.actor.accumulator import Accumulator
+from gorila_jax.config import Config
+from gorila_jax.types import EnvironmentSpec, LossOutput, Network, Parameters, Step
+
+
+class Progress(NamedTuple):
+    """How far the run is, as an exploration schedule sees it."""
+
+    steps: int  # of all environments of all actors
+    updates: int  # version of the parameters that the actor holds
+
+
+class Setting(NamedTuple):
+    """One value of a preset, and where it comes from."""
+
+    value: Any
+    source: str
+
+
+Preset = Mapping[str, Setting]
+"""`section.field` to its setting; what it does not name keeps the default of `Config`."""
+
+LossFn = Callable[[Parameters, Parameters, Step], LossOutput]
+"""(online, target parameters, steps [B, W, ...]) to the loss and TD error of every item [B]."""
+
+ExplorationFn = Callable[[Progress, int, int], float]
+"""(progress, index of an environment among all, their number) to its epsilon."""
+
+
+class Recipe(NamedTuple):
+    name: str
+    validate: Callable[[Config], None]  # raises ConfigError for what this agent cannot do
+    window_steps: Callable[[Config], int]  # W: rows of one replay item
+    accumulator: Callable[[Config], Accumulator]  # steps to items, see actor/accumulator.py
+    network: Callable[[Config, EnvironmentSpec], Network]
+    exploration: Callable[[Config], ExplorationFn]
+    loss: Callable[[Config, Network], LossFn]
+    presets: Mapping[str, Preset]  # "paper", "small", "toy"

@@ -1,0 +1,233 @@
+"""The records that travel the road, and the ports between its workers.
+
+One *step* of an environment is one action taken; on Atari it is four *frames*. Axes are named
+`E` (environments of one actor), `B` (items of a batch), `W` (steps of one item's window),
+`S` (frames of one stack), `A` (actions) and `D` (devices of one learner).
+
+A worker never knows whether the thing behind a port is a list in a test, an object in this process
+or a server elsewhere. No port call waits longer than the `timeout_s` it was given.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+Parameters = Any
+"""A pytree of arrays: what a network's `init` returned."""
+
+
+class GorilaError(Exception):
+    """A fault of a run that its user has to know about; the message says what and what to do."""
+
+
+class ConfigError(GorilaError):
+    """A setting that cannot work. The message names it, its value and what would be right."""
+
+
+class ReplayError(GorilaError):
+    """The replay is gone, emptied, of another run, or was fed something that does not fit."""
+
+
+class End(enum.IntEnum):
+    """Why an episode ended at a step. At most one holds; a game over wins over a time limit."""
+
+    NONE = 0
+    GAME_OVER = 1  # the environment terminated: nothing follows, no bootstrap
+    TIME_LIMIT = 2  # the environment was truncated: the value of what follows still counts
+    LIFE_LOSS = 3  # a life was lost and training treats that as an end: no bootstrap
+
+
+class EnvironmentSpec(NamedTuple):
+    """What everyone after the environment has to know about it."""
+
+    name: str
+    observation_shape: tuple[int, ...]  # of one observation, unstacked: (84, 84) on Atari
+    observation_dtype: np.dtype
+    num_actions: int
+    frames_per_step: int  # 4 on Atari, 1 elsewhere
+    settings: Mapping[str, Any]  # the protocol, read back from the environment; JSON values only
+
+
+class EnvironmentStep(NamedTuple):
+    """What a batch of environments said after one action each, or after a reset."""
+
+    observation: np.ndarray  # [E, *observation_shape]
+    reward: np.ndarray  # [E] float32, raw: never clipped
+    discount: np.ndarray  # [E] float32, gamma, or 0 where the episode ended for good
+    end: np.ndarray  # [E] uint8, an `End`
+    first: np.ndarray  # [E] bool: first observation of an episode. The action was ignored, the
+    #                    reward means nothing, and the step is not counted.
+
+
+class Environment(Protocol):
+    """A batch of E environments that reset themselves in the step *after* an end."""
+
+    spec: EnvironmentSpec
+    num_environments: int
+
+    def reset(self) -> EnvironmentStep:
+        """Starts every environment anew; `first` is true everywhere."""
+
+    def step(self, actions: np.ndarray) -> EnvironmentStep:
+        """Takes `actions` [E] int32. After an end the next call ignores that environment's action."""
+
+    def close(self) -> None: ...
+
+
+class Step(NamedTuple):
+    """One row of a stream in replay: an observation and the action that led to it.
+
+    The first row of an episode, and rows that only pad a window, have `valid` false, action 0,
+    reward 0 and discount 1. In an item every field has a leading axis [W], in a batch [B, W].
+    """
+
+    observation: Any  # [*observation_shape]
+    action: Any  # int32
+    reward: Any  # float32, raw
+    discount: Any  # float32, gamma or 0
+    valid: Any  # bool: the action was really taken
+
+
+class SampleInfo(NamedTuple):
+    """What replay says about the items of a batch."""
+
+    keys: np.ndarray  # [B] uint64, identify an item for a priority update
+    probabilities: np.ndarray  # [B] float64, of having been drawn: priority ** alpha / sum
+    table_sizes: np.ndarray  # [B] int64, items in the table when it was drawn
+
+
+class Batch(NamedTuple):
+    steps: Step  # [B, W, ...]
+    info: SampleInfo  # [B]
+
+
+class ReplayWriter(Protocol):
+    """An actor's end of replay: E independent streams of steps, and items cut from their tails."""
+
+    inserted_items: int  # items that this writer has handed to the replay so far
+
+    def append(self, stream: int, step: Step) -> None:
+        """Adds one row (copied) to stream `stream`. Raises ReplayError naming a field that does not fit."""
+
+    def insert(self, stream: int, priority: float) -> None:
+        """Makes an item of the last W rows of the stream. Never blocks for long: see `ready`."""
+
+    def end_episode(self, stream: int) -> None:
+        """Cuts the stream: no later item can reach a row appended before this call."""
+
+    def ready(self, timeout_s: float) -> bool:
+        """Whether replay wants more; False when its rate limiter held us back for the whole timeout."""
+
+    def close(self) -> None:
+        """Hands over what is still pending, or gives up within a few seconds."""
+
+
+class Sampler(Protocol):
+    """A learner's end of replay."""
+
+    def sample(self, timeout_s: float) -> Batch | None:
+        """The next batch, or None when the limiter gave none in time. Raises ReplayError if replay died."""
+
+    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
+        """Sets new priorities; returns how many keys were no longer there (counted, not an error)."""
+
+    def close(self) -> None: ...
+
+
+class TableStatus(NamedTuple):
+    """Enough to say who waits for what."""
+
+    size_items: int
+    capacity_items: int
+    inserted_items: int
+    sampled_items: int  # by the replay's own count: prefetch included
+    can_insert: bool
+    can_sample: bool
+
+
+class Replay(Protocol):
+    """All tables of a run. `table` is 0 for a global replay, the bundle's number for local ones."""
+
+    num_tables: int
+
+    def writer(self, table: int, num_streams: int) -> ReplayWriter: ...
+
+    def sampler(self, table: int, batch_size: int) -> Sampler: ...
+
+    def status(self, table: int) -> TableStatus: ...
+
+    def save(self, directory: str) -> None:
+        """Writes every item and priority below `directory` (absent before), or raises ReplayError."""
+
+    def restore(self, directory: str) -> None:
+        """Brings back what `save` wrote; raises ReplayError when the settings or the signature differ."""
+
+    def close(self) -> None: ...
+
+
+class Snapshot(NamedTuple):
+    """Parameters as a learner pulls them: replicated over its devices, leading axis [D]."""
+
+    version: Any  # int32 device scalar [D], or one int per shard: goes back unread with the gradient
+    parameters: Parameters
+    target_parameters: Parameters
+
+
+class Gradient(NamedTuple):
+    """What a learner pushes. The flags are device scalars, so that nobody waits for them."""
+
+    version: Any  # the snapshot's, untouched
+    gradients: Parameters  # averaged over the global batch, equal on all devices, leading axis [D]
+    finite: Any  # [D] bool: loss and gradients were finite
+    outlier: Any  # [D] bool: the learner's outlier guard refuses it
+
+
+class ServerStatus(NamedTuple):
+    """The parameter server's counters, in gradients (one per learner update, whatever S is)."""
+
+    version: int  # updates applied; with S shards the least advanced one's
+    target_version: int
+    accepted: int
+    stale: int
+    outlier: int
+    nonfinite: int
+    staleness_histogram: tuple[int, ...]  # accepted gradients by age in updates; the last bin is "or more"
+
+
+class ParameterServer(Protocol):
+    """Owns parameters, optimizer state, target network and version. Safe to call from many threads."""
+
+    def pull(self, learner: int) -> Snapshot:
+        """The current parameters and target on the devices of learner `learner`."""
+
+    def pull_policy(self) -> tuple[int, Parameters]:
+        """(version, parameters) on one device, no leading axis: for actors. Later pushes leave them as they are."""
+
+    def push(self, learner: int, gradient: Gradient) -> None:
+        """Applies the gradient, or refuses and counts it: stale, outlier or non-finite."""
+
+    def status(self) -> ServerStatus: ...
+
+    def state(self) -> Any:
+        """Parameters, target, optimizer state and counters as one pytree of host arrays: for a checkpoint."""
+
+    def restore(self, state: Any) -> None:
+        """Takes back what `state` gave; raises ConfigError when shapes differ."""
+
+
+class Network(NamedTuple):
+    """A pure pair of functions."""
+
+    init: Any  # key -> Parameters
+    apply: Any  # (Parameters, observation stacks [B, S, *observation_shape]) -> Q values [B, A] float32
+
+
+class LossOutput(NamedTuple):
+    """Per item, so that weighting and averaging happen in one place: the learner."""
+
+    losses: Any  # [B] float32
+    td_errors: Any  # [B] float32, unweighted: what priorities are made of
