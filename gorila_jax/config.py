@@ -1,117 +1,125 @@
 """Everything that can be set. Frozen, with the unit in the name, checked before anything starts.
 
-One environment *step* is `environment.frame_skip` *frames*; an *update* is one gradient applied by the
-parameter server; an *item* is one transition in replay.
+One environment *step* is `env.frame_skip` *frames*; an *update* is one gradient applied by the parameter
+server; an *item* is one transition in replay.
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
-import types
+import math
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from gorila_jax.types import ConfigError
 
 
+def setting(default: Any, meaning: str, minimum: float | None = None, maximum: float | None = None) -> Any:
+    """A field with the sentence that `--helpfull` shows for it and the closed range it must lie in."""
+    return field(default=default, metadata={"help": meaning, "minimum": minimum, "maximum": maximum})
+
+
 @dataclass(frozen=True)
 class EnvironmentConfig:
-    """The environments of one actor. What is marked Atari is ignored by nothing: elsewhere it is refused."""
+    """The environments of one actor. The fields from `frame_skip` on are Atari's and refused elsewhere."""
 
-    num_environments: int = 16  # per actor, stepped together
-    num_threads: int = 0  # of the environment pool, per actor; 0: as many as cores, at most num_environments
-    discount: float = 0.99  # gamma
-    frame_stack: int = 4  # observations that the network sees at once, the stack is rebuilt by the learner
-    max_steps_per_episode: int = 0  # not Atari: time limit in steps; 0: the environment's own
-    gymnasium_workers: str = "serial"  # your own environment: "serial", or "processes" for one process each
-    # Atari:
-    frame_skip: int = 4  # frames per step, the last two of which are max-pooled
-    noop_max: int = 30  # up to this many no-ops at the start of a game
-    sticky_action_probability: float = 0.0
-    full_action_set: bool = False  # all 18 actions instead of the game's own
-    life_loss_is_end: bool = True  # in training; evaluation always plays whole games
-    max_frames_per_episode: int = 108_000
+    num_environments: int = setting(16, "environments per actor, stepped together", 1)
+    num_threads: int = setting(0, "threads of each actor's environment pool; 0: one per core", 0)
+    discount: float = setting(0.99, "gamma, per step", 0, 1)
+    frame_stack: int = setting(4, "observations the network sees at once; the learner rebuilds the stack", 1)
+    max_steps_per_episode: int = setting(0, "not Atari: time limit in steps; 0: the environment's own", 0)
+    gymnasium_workers: str = setting("serial", "your own environments: serial, or processes (one for each)")
+    frame_skip: int = setting(4, "Atari: frames per step, the last two of which are max-pooled", 1)
+    noop_max: int = setting(30, "Atari: up to this many no-op frames begin a game", 1)
+    sticky_action_probability: float = setting(0.0, "Atari: chance that a frame repeats the last action", 0, 1)
+    full_action_set: bool = setting(False, "Atari: all 18 actions instead of the game's own")
+    life_loss_is_end: bool = setting(True, "Atari: a lost life ends an episode in training, never in evaluation")
+    max_frames_per_episode: int = setting(108_000, "Atari: time limit of a game in frames", 1)
 
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    torso: str = "auto"  # "nature" (convolutions), "flat", or "auto": nature for images of 36 x 36 and more
-    filters: tuple[int, ...] = (32, 64, 64)  # of the convolutions 8x8/4, 4x4/2, 3x3/1; two or three of them
-    hidden_units: tuple[int, ...] = (512,)  # dense layers between torso and head
+    torso: str = setting("auto", "nature (convolutions), flat, or auto: nature for images of 36x36 and more")
+    filters: tuple[int, ...] = setting((32, 64, 64), "of nature's convolutions 8x8/4, 4x4/2, 3x3/1; two or three", 1)
+    hidden_units: tuple[int, ...] = setting((512,), "dense layers between torso and head", 1)
 
 
 @dataclass(frozen=True)
 class ActorConfig:
-    num_actors: int = 1
-    parameter_period_steps: int = 100  # steps of one environment between two pulls of fresh parameters
-    epsilon_initial: float = 1.0
-    epsilon_final: float = 0.1
-    epsilon_decay: int = 250_000  # DQN: in steps of all environments; Gorila: in updates
+    num_actors: int = setting(1, "actors, each with its own batch of environments", 1)
+    parameter_period_steps: int = setting(100, "steps of an actor between two pulls of fresh parameters", 1)
+    epsilon_initial: float = setting(1.0, "epsilon at the start", 0, 1)
+    epsilon_final: float = setting(0.1, "epsilon after the decay", 0, 1)
+    epsilon_decay_steps: int = setting(250_000, "dqn: environment steps over which epsilon falls", 1)
+    epsilon_decay_updates: int = setting(1_000_000, "gorila: updates over which epsilon falls", 1)
 
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    backend: str = "auto"  # "reverb", "memory", or "auto": memory in lockstep or where reverb is missing
-    layout: str = "global"  # one table for all, or "local": one per bundle of actors and a learner
-    capacity_transitions: int = 1_000_000  # per table
-    learning_starts_transitions: int = 50_000  # per table, before the first sample
-    samples_per_insert: float = 8.0  # transitions trained on per transition inserted; 0: free
-    error_buffer_samples: int = 0  # how far samples may run from that ratio; 0: the least that cannot deadlock
-    server_addresses: tuple[str, ...] = ()  # host:port of running servers; none: one is started in this process
-    port: int = 0  # of the server started here; 0: any free one
-    checkpoint: bool = False  # save the replay with every checkpoint
+    backend: str = setting("auto", "reverb, memory (in-process), or auto: memory in lockstep or without reverb")
+    layout: str = setting("global", "global (one table for all) or local (one per bundle of actors and learner)")
+    capacity_transitions: int = setting(1_000_000, "transitions kept per table, the oldest go first", 1)
+    learning_starts_transitions: int = setting(50_000, "transitions in a table before it is first sampled", 1)
+    samples_per_insert: float = setting(8.0, "transitions trained on per transition inserted; 0: not held", 0)
+    error_buffer_samples: int = setting(0, "how far samples may stray from that ratio; 0: the least that is safe", 0)
+    priority_exponent: float = setting(0.0, "alpha of proportional sampling; 0: uniform", 0, 1)
+    server_addresses: tuple[str, ...] = setting((), "host:port of running replay servers; none: one in this process")
+    port: int = setting(0, "of the replay server in this process; 0: any free one", 0, 65535)
+    checkpoint: bool = setting(False, "save the replay's contents with every checkpoint")
 
 
 @dataclass(frozen=True)
 class LearnerConfig:
-    num_learners: int = 1
-    batch_size: int = 32  # transitions per update, over all devices of a learner
-    n_steps: int = 1
-    max_abs_reward: float = 1.0  # rewards are clipped to this in the loss; 0: not clipped
-    max_abs_td_error: float = 1.0  # the squared error turns linear there (Huber); 0: never
-    max_gradient_norm: float = 0.0  # global norm over all parameters; 0: not clipped
-    outlier_deviations: float = 0.0  # k: gradients of losses above mean + k std are dropped; 0: none
-    outlier_warmup_losses: int = 1000
-    max_nonfinite_updates: int = 100  # in a row, before the run ends with an error
-    prefetch_batches: int = 1  # batches moved to the devices ahead of their update; 0 in lockstep
+    num_learners: int = setting(1, "learners that push gradients independently", 1)
+    batch_size: int = setting(32, "transitions per update, over all devices of a learner", 1)
+    n_steps: int = setting(1, "steps of reward before the bootstrap", 1)
+    max_abs_reward: float = setting(1.0, "rewards are clipped to this in the loss; 0: not clipped", 0)
+    max_abs_td_error: float = setting(1.0, "where the squared loss turns linear (Huber); 0: nowhere", 0)
+    max_gradient_norm: float = setting(0.0, "clip of the gradient's global norm; 0: not clipped", 0)
+    outlier_deviations: float = setting(0.0, "drop gradients of losses above mean + this x std; 0: none", 0)
+    outlier_warmup_losses: int = setting(1_000, "losses seen before any is called an outlier", 1)
+    max_nonfinite_updates: int = setting(100, "non-finite updates in a row that end the run", 1)
+    prefetch_batches: int = setting(1, "batches moved to the devices ahead of their update; unused in lockstep", 0)
 
 
 @dataclass(frozen=True)
 class ParameterServerConfig:
-    num_shards: int = 1
-    optimizer: str = "adam"  # an optax name
-    learning_rate: float = 1e-4
-    optimizer_options: tuple[tuple[str, Any], ...] = ()  # further arguments of it: name=value,name=value
-    max_staleness_updates: int = 0  # gradients older than this are refused; 0: never
-    target_period_updates: int = 1_000  # updates between two copies into the target network
+    num_shards: int = setting(1, "slices of the parameters, each with its own optimizer state and version", 1)
+    optimizer: str = setting("adam", "an optax optimizer by name")
+    learning_rate: float = setting(1e-4, "learning rate", 0)
+    optimizer_options: tuple[tuple[str, Any], ...] = setting((), "its other arguments: name=value,name=value")
+    max_staleness_updates: int = setting(0, "gradients of parameters older than this are refused; 0: never", 0)
+    target_period_updates: int = setting(1_000, "updates between two copies into the target network", 1)
 
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    period_seconds: float = 120.0
-    keep: int = 3  # the newest ones
+    period_seconds: float = setting(120.0, "seconds between two checkpoints", 0)
+    keep: int = setting(3, "newest checkpoints that are kept", 1)
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    total_frames: int = 0  # of all actors; 0: the preset's
-    seed: int = 0
-    lockstep: bool = False  # one thread, fixed order, in-process replay: same seed, same bits
-    host_devices: int = 0  # virtual CPU devices; 0: the devices there are
-    platform: str = ""  # "cpu", "gpu" or "tpu": refuse to run on anything else
-    log_period_seconds: float = 5.0
+    total_frames: int = setting(20_000_000, "frames of all actors together after which the run ends", 1)
+    seed: int = setting(0, "seed of parameters, exploration, replay and environments", 0)
+    lockstep: bool = setting(False, "one thread, fixed order, in-process replay: same seed, same bits")
+    host_devices: int = setting(0, "virtual CPU devices; 0: the devices there are", 0)
+    platform: str = setting("", "cpu, gpu or tpu: refuse any other; empty: what jax finds")
+    init_from: str = setting("", "workdir of another run whose newest parameters this one starts from")
+    log_period_seconds: float = setting(5.0, "seconds between two rows of metrics", 0)
 
 
 @dataclass(frozen=True)
 class Config:
     """One run. `agent` and `environment` are names, or `module:attribute` for your own."""
 
-    agent: str = "gorila"
-    environment: str = "Pong-v5"
-    preset: str = ""  # the agent's preset that this was built from
+    agent: str = setting("gorila", "dqn, gorila, or module:recipe")
+    environment: str = setting("Pong-v5", "an EnvPool name, or module:factory of a Gymnasium environment")
+    preset: str = setting("", "the agent's preset that the other values started from")
     env: EnvironmentConfig = field(default_factory=EnvironmentConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     actor: ActorConfig = field(default_factory=ActorConfig)
@@ -120,3 +128,182 @@ class Config:
     parameter_server: ParameterServerConfig = field(default_factory=ParameterServerConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     run: RunConfig = field(default_factory=RunConfig)
+
+
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "env.gymnasium_workers": ("serial", "processes"),
+    "network.torso": ("auto", "nature", "flat"),
+    "replay.backend": ("auto", "reverb", "memory"),
+    "replay.layout": ("global", "local"),
+    "run.platform": ("", "cpu", "gpu", "tpu"),
+}
+
+
+class Field(typing.NamedTuple):
+    path: str  # section.field, or the bare name of a top-level one
+    type: Any
+    default: Any
+    meaning: str
+    minimum: float | None
+    maximum: float | None
+
+
+def fields() -> dict[str, Field]:
+    """Every leaf of `Config` by its dotted path."""
+
+    def walk(section: type, prefix: str) -> Iterator[Field]:
+        hints = typing.get_type_hints(section)
+        for leaf in dataclasses.fields(section):
+            if dataclasses.is_dataclass(hints[leaf.name]):
+                yield from walk(hints[leaf.name], prefix + leaf.name + ".")
+            else:
+                bounds = (leaf.metadata["minimum"], leaf.metadata["maximum"])
+                yield Field(prefix + leaf.name, hints[leaf.name], leaf.default, leaf.metadata["help"], *bounds)
+
+    return {leaf.path: leaf for leaf in walk(Config, "")}
+
+
+def get(config: Config, path: str) -> Any:
+    """The value at a dotted path."""
+    value: Any = config
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def override(config: Config, values: Mapping[str, Any]) -> Config:
+    """`config` with the leaves at the dotted paths replaced; text is parsed to the field's type.
+
+    Raises:
+      ConfigError: for an unknown path, with close ones, or a value of another type, with an example.
+    """
+    known = fields()
+    for path, value in values.items():
+        if path not in known:
+            near = difflib.get_close_matches(path, known, n=3, cutoff=0.5)
+            possible = near or [p for p in known if p.split(".")[0] == path.split(".")[0]] or list(known)
+            raise ConfigError(f"unknown setting {path!r}; possible: {', '.join(possible)}")
+        config = _replace(config, path.split("."), _typed(known[path], value))
+    return config
+
+
+def _replace(node: Any, names: list[str], value: Any) -> Any:
+    if len(names) > 1:
+        value = _replace(getattr(node, names[0]), names[1:], value)
+    return dataclasses.replace(node, **{names[0]: value})
+
+
+def _typed(leaf: Field, value: Any) -> Any:
+    """`value` as `leaf.type`. An int is taken for a float, nothing else is converted silently."""
+    try:
+        if leaf.path == "parameter_server.optimizer_options":
+            return _options(value)
+        if typing.get_origin(leaf.type) is tuple:
+            element = typing.get_args(leaf.type)[0]
+            parts = [part.strip() for part in value.strip("()[] ").split(",")] if isinstance(value, str) else value
+            return tuple(_scalar(element, part) for part in parts if part != "")
+        return _scalar(leaf.type, value)
+    except (ValueError, TypeError, SyntaxError):
+        kind = "true or false" if leaf.type is bool else str(getattr(leaf.type, "__name__", leaf.type))
+        example = f", for example {leaf.default!r}" if leaf.default != "" else ""
+        raise ConfigError(f"{leaf.path}: {value!r} is not of type {kind}{example}") from None
+
+
+def _scalar(kind: type, value: Any) -> Any:
+    if isinstance(value, str) and kind is not str:
+        return _parse(kind, value.strip())
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise TypeError
+    return value
+
+
+def _parse(kind: type, text: str) -> Any:
+    if kind is bool:
+        if text.lower() not in ("true", "false", "1", "0"):
+            raise ValueError
+        return text.lower() in ("true", "1")
+    if kind is int and "e" in text.lower():  # 1e6
+        if not float(text).is_integer():
+            raise ValueError
+        return int(float(text))
+    return kind(text)
+
+
+def _options(value: Any) -> tuple[tuple[str, Any], ...]:
+    """`decay=0.95,centered=true` or pairs, to pairs of a name and a Python literal."""
+    if not isinstance(value, str):
+        return tuple((str(name), option) for name, option in value)
+    pairs = []
+    for part in filter(None, value.split(",")):
+        name, text = part.split("=", 1)
+        literal = {"true": "True", "false": "False"}.get(text.strip().lower(), text.strip())
+        pairs.append((name.strip(), ast.literal_eval(literal)))
+    return tuple(pairs)
+
+
+def validate(config: Config) -> None:
+    """Checks every value by itself and those that must fit each other, whatever the agent.
+
+    Raises:
+      ConfigError: naming the setting, its value and what would be right.
+    """
+    for path, leaf in fields().items():
+        value = get(config, path)
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, float) and not math.isfinite(number):
+                raise ConfigError(f"{path} is {number}, it must be finite")
+            if leaf.minimum is not None and number < leaf.minimum:
+                raise ConfigError(f"{path} is {number}, it must be at least {leaf.minimum}")
+            if leaf.maximum is not None and number > leaf.maximum:
+                raise ConfigError(f"{path} is {number}, it must be at most {leaf.maximum}")
+        if path in CHOICES and value not in CHOICES[path]:
+            raise ConfigError(f"{path} is {value!r}, possible: {', '.join(c or repr(c) for c in CHOICES[path])}")
+    _validate_together(config)
+
+
+def _validate_together(config: Config) -> None:
+    replay, learner, actor = config.replay, config.learner, config.actor
+    if replay.learning_starts_transitions > replay.capacity_transitions:
+        raise ConfigError(
+            f"replay.learning_starts_transitions is {replay.learning_starts_transitions}, more than "
+            f"replay.capacity_transitions = {replay.capacity_transitions}: learning would never start"
+        )
+    if replay.layout == "local" and actor.num_actors % learner.num_learners:
+        raise ConfigError(
+            f"replay.layout=local gives every learner its own actors: actor.num_actors = {actor.num_actors} must be "
+            f"a multiple of learner.num_learners = {learner.num_learners}"
+        )
+    if config.run.lockstep and replay.backend == "reverb":
+        raise ConfigError("run.lockstep needs the seeded in-process replay: replay.backend=memory (or auto)")
+    if config.replay.backend == "memory" and replay.server_addresses:
+        raise ConfigError("replay.server_addresses needs replay.backend=reverb: the memory replay has no server")
+    if config.run.lockstep and replay.server_addresses:
+        raise ConfigError("run.lockstep uses the in-process replay: leave replay.server_addresses empty")
+
+
+def to_json_dict(config: Config) -> dict[str, Any]:
+    """Nested dictionaries of JSON values."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: plain(item) for name, item in value.items()}
+        return [plain(item) for item in value] if isinstance(value, tuple) else value
+
+    return plain(dataclasses.asdict(config))
+
+
+def from_json_dict(values: Mapping[str, Any]) -> Config:
+    """The inverse of `to_json_dict`. Raises ConfigError for a field that does not exist."""
+    flat: dict[str, Any] = {}
+
+    def walk(node: Mapping[str, Any], prefix: str) -> None:
+        for name, value in node.items():
+            if isinstance(value, Mapping):
+                walk(value, prefix + name + ".")
+            else:
+                flat[prefix + name] = value
+
+    walk(values, "")
+    return override(Config(), flat)

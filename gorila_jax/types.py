@@ -78,6 +78,17 @@ class Environment(Protocol):
     def close(self) -> None: ...
 
 
+class Episode(NamedTuple):
+    """A whole finished game, whatever training took for an end."""
+
+    actor: int
+    environment: int  # of that actor
+    episode_return: float  # undiscounted sum of raw rewards, over all lives: the score
+    steps: int
+    epsilon: float  # exploration rate of that environment at the end
+    training_return: float | None = None  # the same sum after clipping; None: not known
+
+
 class Step(NamedTuple):
     """One row of a stream in replay: an observation and the action that led to it.
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from gorila_jax.actor.accumulator import Accumulator
 from gorila_jax.config import Config
-from gorila_jax.types import EnvironmentSpec, LossOutput, Network, Parameters, Step
+from gorila_jax.types import EnvironmentSpec, LossOutput, Network, Parameters, ReplayWriter, Step
 
 
 class Progress(NamedTuple):
@@ -42,7 +42,7 @@ class Recipe(NamedTuple):
     name: str
     validate: Callable[[Config], None]  # raises ConfigError for what this agent cannot do
     window_steps: Callable[[Config], int]  # W: rows of one replay item
-    accumulator: Callable[[Config], Accumulator]  # steps to items, see actor/accumulator.py
+    accumulator: Callable[[Config, ReplayWriter], Accumulator]  # steps to items
     network: Callable[[Config, EnvironmentSpec], Network]
     exploration: Callable[[Config], ExplorationFn]
     loss: Callable[[Config, Network], LossFn]

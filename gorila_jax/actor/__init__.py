@@ -1,0 +1,1 @@
+"""The actor: environments in, replay items out."""

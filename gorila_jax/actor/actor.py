@@ -1,0 +1,108 @@
+"""The actor worker: one batch of environments, a policy, a replay writer, cached parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from gorila_jax.actor.accumulator import Accumulator
+from gorila_jax.actor.policy import FrameStack, Policy
+from gorila_jax.types import End, Environment, EnvironmentStep, Episode, Parameters
+
+
+class ActorPorts(NamedTuple):
+    """Everything an actor talks to."""
+
+    ready: Callable[[float], bool]  # of the replay writer
+    pull: Callable[[], tuple[int, Parameters]]
+    epsilons: Callable[[int], np.ndarray]  # version of the parameters held, to [E] float32
+    count_steps: Callable[[int], None]
+    report: Callable[[Episode], None]
+    close: Callable[[], None]  # of the replay writer
+
+
+class Actor:
+    """`step()` is one action in each of its environments.
+
+    Parameters are pulled once before the first action and then every `parameter_period_steps` steps, so
+    an actor never waits for newer ones.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        environment: Environment,
+        policy: Policy,
+        accumulator: Accumulator,
+        ports: ActorPorts,
+        frame_stack: int,
+        parameter_period_steps: int,
+        max_abs_reward: float,
+        key: Any,
+    ):
+        spec, size = environment.spec, environment.num_environments
+        self.index = index
+        self.parameter_version = -1  # of the parameters in use; -1 before the first pull
+        self.steps = 0  # calls of `step` that acted
+        self._environment = environment
+        self._policy = policy
+        self._accumulator = accumulator
+        self._ports = ports
+        self._parameter_period_steps = parameter_period_steps
+        self._max_abs_reward = max_abs_reward or np.inf
+        # Acting is latency-bound and small: it stays on the host's CPU beside the environments.
+        self._device = jax.local_devices(backend="cpu")[0]
+        self._key = jax.device_put(key, self._device)
+        self._parameters: Parameters = None
+        self._stack = FrameStack(size, frame_stack, spec.observation_shape, spec.observation_dtype)
+        self._stacks: np.ndarray | None = None  # [E, S, ...]; None before the first reset
+        self._scores = np.zeros(size, np.float64)
+        self._clipped_scores = np.zeros(size, np.float64)
+        self._lengths = np.zeros(size, np.int64)
+
+    def step(self, timeout_s: float) -> bool:
+        """Acts once; False when replay held the actor back for the whole timeout."""
+        if not self._ports.ready(timeout_s):
+            return False
+        if self._stacks is None:
+            self._take(np.zeros(self._environment.num_environments, np.int32), self._environment.reset())
+        if self.steps % self._parameter_period_steps == 0:
+            self.parameter_version, parameters = self._ports.pull()
+            self._parameters = jax.device_put(parameters, self._device)
+        epsilons = self._ports.epsilons(self.parameter_version)
+        actions = np.asarray(self._policy(self._parameters, self._stacks, epsilons, self._key, self.steps))
+        step = self._environment.step(actions)
+        self.steps += 1
+        self._take(actions, step)
+        self._ports.count_steps(int(np.count_nonzero(~step.first)))
+        self._report_ends(step, epsilons)
+        return True
+
+    def close(self) -> None:
+        self._ports.close()
+        self._environment.close()
+
+    def _take(self, actions: np.ndarray, step: EnvironmentStep) -> None:
+        self._stacks = self._stack.push(step.observation, step.first)
+        self._accumulator.observe(actions, step)
+
+    def _report_ends(self, step: EnvironmentStep, epsilons: np.ndarray) -> None:
+        reward = np.where(step.first, 0, step.reward)
+        self._scores += reward
+        self._clipped_scores += np.clip(reward, -self._max_abs_reward, self._max_abs_reward)
+        self._lengths += ~step.first
+        for e in np.flatnonzero((step.end == End.GAME_OVER) | (step.end == End.TIME_LIMIT)):
+            self._ports.report(
+                Episode(
+                    self.index,
+                    int(e),
+                    float(self._scores[e]),
+                    int(self._lengths[e]),
+                    float(epsilons[e]),
+                    float(self._clipped_scores[e]),
+                )
+            )
+            self._scores[e] = self._clipped_scores[e] = self._lengths[e] = 0

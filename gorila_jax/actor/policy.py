@@ -1,0 +1,46 @@
+"""Epsilon-greedy over the Q values of a batch of frame stacks, and the stack itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gorila_jax.types import Network, Parameters
+
+Policy = Callable[[Parameters, np.ndarray, np.ndarray, Any, int], jax.Array]
+"""(parameters, stacks [E, S, ...], epsilons [E], key, step number) to actions [E] int32."""
+
+
+def make_policy(network: Network) -> Policy:
+    """The jitted policy. It folds the step number into the key, so no randomness is used twice."""
+
+    @jax.jit
+    def act(parameters: Parameters, stacks: Any, epsilons: Any, key: Any, step_number: Any) -> jax.Array:
+        explore_key, action_key = jax.random.split(jax.random.fold_in(key, step_number))
+        q_values = network.apply(parameters, stacks)
+        explore = jax.random.uniform(explore_key, epsilons.shape) < epsilons
+        anything = jax.random.randint(action_key, epsilons.shape, 0, q_values.shape[-1])
+        return jnp.where(explore, anything, jnp.argmax(q_values, axis=-1)).astype(jnp.int32)
+
+    return act
+
+
+class FrameStack:
+    """The last S observations of every environment, restarted by an episode's first one."""
+
+    def __init__(self, num_environments: int, frame_stack: int, shape: tuple[int, ...], dtype: np.dtype):
+        self._stack = np.zeros((num_environments, frame_stack, *shape), dtype)
+
+    def push(self, observation: np.ndarray, first: np.ndarray) -> np.ndarray:
+        """Takes `observation` [E, ...] and `first` [E]; returns a fresh array [E, S, ...], oldest first."""
+        stack = np.empty_like(self._stack)
+        stack[:, :-1] = self._stack[:, 1:]
+        stack[:, -1] = observation
+        if first.any():
+            stack[first] = observation[first, None]
+        self._stack = stack
+        return stack

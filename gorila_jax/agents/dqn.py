@@ -1,0 +1,145 @@
+"""DQN (Mnih et al. 2015): one actor, one learner, uniform replay. Every later agent starts from here."""
+
+from __future__ import annotations
+
+from gorila_jax.actor.accumulator import Accumulator, TransitionAccumulator
+from gorila_jax.agents.recipe import ExplorationFn, LossFn, Preset, Progress, Recipe, Setting
+from gorila_jax.config import Config
+from gorila_jax.networks.build import build_network
+from gorila_jax.rl import windows
+from gorila_jax.rl.exploration import linear_schedule
+from gorila_jax.rl.returns import clip_rewards
+from gorila_jax.rl.td_errors import huber_loss, q_learning
+from gorila_jax.types import ConfigError, EnvironmentSpec, LossOutput, Network, Parameters, ReplayWriter, Step
+
+
+def window_steps(config: Config) -> int:
+    """W: the stack that an n-step transition starts from and the n steps after it."""
+    return windows.window_steps(config.env.frame_stack, config.learner.n_steps)
+
+
+def accumulator(config: Config, writer: ReplayWriter) -> Accumulator:
+    return TransitionAccumulator(
+        writer, config.env.num_environments, config.env.frame_stack, config.learner.n_steps
+    )
+
+
+def network(config: Config, spec: EnvironmentSpec) -> Network:
+    return build_network(config.network, spec, config.env.frame_stack)
+
+
+def annealed_over_steps(config: Config) -> ExplorationFn:
+    """Epsilon falls linearly over environment steps and is the same in every environment."""
+    actor = config.actor
+
+    def epsilon(progress: Progress, environment: int, num_environments: int) -> float:
+        return linear_schedule(
+            progress.steps, actor.epsilon_initial, actor.epsilon_final, actor.epsilon_decay_steps
+        )
+
+    return epsilon
+
+
+def loss(config: Config, network: Network) -> LossFn:
+    """y = R + discount * max_a Q(s', a; target); Huber loss of y - Q(s, a) (Mnih et al. 2015, methods)."""
+
+    def q_learning_loss(parameters: Parameters, target_parameters: Parameters, steps: Step) -> LossOutput:
+        steps = steps._replace(reward=clip_rewards(steps.reward, config.learner.max_abs_reward))
+        transition = windows.transitions(steps, config.env.frame_stack)
+        q_tm1 = network.apply(parameters, transition.stack_tm1)
+        q_t = network.apply(target_parameters, transition.stack_t)
+        td_errors = q_learning(q_tm1, transition.a_tm1, transition.r_t, transition.discount_t, q_t)
+        return LossOutput(huber_loss(td_errors, config.learner.max_abs_td_error), td_errors)
+
+    return q_learning_loss
+
+
+def validate(config: Config) -> None:
+    """One actor and one learner: more of them is Gorila."""
+    for path, value in (
+        ("actor.num_actors", config.actor.num_actors),
+        ("learner.num_learners", config.learner.num_learners),
+        ("parameter_server.num_shards", config.parameter_server.num_shards),
+    ):
+        if value != 1:
+            raise ConfigError(f"{path} is {value}, but dqn has one of them; --agent=gorila takes any number")
+    validate_uniform_replay(config)
+
+
+def validate_uniform_replay(config: Config) -> None:
+    if config.replay.priority_exponent:
+        raise ConfigError(
+            f"replay.priority_exponent is {config.replay.priority_exponent}, but {config.agent} samples uniformly: "
+            "leave it 0"
+        )
+
+
+NATURE = "Mnih et al. 2015"
+DQN_ZOO = "Mnih et al. 2015 as dqn_zoo codes it"
+OURS = "ours: chosen on two CPU cores"
+
+PAPER: Preset = {
+    "env.num_environments": Setting(1, NATURE),
+    "replay.capacity_transitions": Setting(1_000_000, NATURE),
+    "replay.learning_starts_transitions": Setting(50_000, NATURE),
+    "replay.samples_per_insert": Setting(8.0, NATURE + ": 32 samples every 4 steps"),
+    "learner.batch_size": Setting(32, NATURE),
+    "learner.max_abs_td_error": Setting(1.0, NATURE),
+    "learner.max_abs_reward": Setting(1.0, NATURE),
+    "actor.parameter_period_steps": Setting(4, NATURE + ": the actor is never behind by more than an update"),
+    "actor.epsilon_final": Setting(0.1, NATURE),
+    "actor.epsilon_decay_steps": Setting(1_000_000, DQN_ZOO + ": 2 % of 200 M frames"),
+    "parameter_server.optimizer": Setting("rmsprop", NATURE),
+    "parameter_server.learning_rate": Setting(2.5e-4, NATURE),
+    "parameter_server.optimizer_options": Setting(
+        (("decay", 0.95), ("eps", 0.01 / 32**2), ("centered", True)), DQN_ZOO
+    ),
+    "parameter_server.target_period_updates": Setting(2_500, DQN_ZOO + ": every 40 000 frames"),
+    "run.total_frames": Setting(200_000_000, NATURE),
+}
+
+SMALL: Preset = {
+    "env.num_environments": Setting(16, OURS),
+    "network.filters": Setting((16, 32), OURS),
+    "network.hidden_units": Setting((256,), OURS),
+    "replay.capacity_transitions": Setting(200_000, OURS + ": 1.5 GB"),
+    "replay.learning_starts_transitions": Setting(1_000, OURS),
+    "replay.samples_per_insert": Setting(4.0, OURS),
+    "learner.batch_size": Setting(32, NATURE),
+    "learner.n_steps": Setting(3, "Hessel et al. 2017, whose ablation found it among the two that matter most"),
+    "actor.parameter_period_steps": Setting(10, OURS),
+    "actor.epsilon_final": Setting(0.02, OURS),
+    "actor.epsilon_decay_steps": Setting(50_000, OURS),
+    "parameter_server.optimizer": Setting("adam", OURS),
+    "parameter_server.learning_rate": Setting(3e-4, OURS),
+    "parameter_server.target_period_updates": Setting(500, OURS),
+    "run.total_frames": Setting(10_000_000, OURS),
+}
+
+TOY: Preset = {
+    "env.num_environments": Setting(8, OURS),
+    "env.frame_stack": Setting(1, "the observation is the whole state"),
+    "network.hidden_units": Setting((64, 64), OURS),
+    "replay.capacity_transitions": Setting(50_000, OURS),
+    "replay.learning_starts_transitions": Setting(500, OURS),
+    "replay.samples_per_insert": Setting(8.0, NATURE),
+    "learner.max_abs_reward": Setting(0.0, "the rewards of toys are small"),
+    "actor.parameter_period_steps": Setting(5, OURS),
+    "actor.epsilon_final": Setting(0.05, OURS),
+    "actor.epsilon_decay_steps": Setting(10_000, OURS),
+    "parameter_server.optimizer": Setting("adam", OURS),
+    "parameter_server.learning_rate": Setting(1e-3, OURS),
+    "parameter_server.target_period_updates": Setting(200, OURS),
+    "run.total_frames": Setting(50_000, OURS),
+}
+
+recipe = Recipe(
+    name="dqn",
+    validate=validate,
+    window_steps=window_steps,
+    accumulator=accumulator,
+    network=network,
+    exploration=annealed_over_steps,
+    loss=loss,
+    presets={"paper": PAPER, "small": SMALL, "toy": TOY},
+)

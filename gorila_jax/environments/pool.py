@@ -1,0 +1,325 @@
+"""EnvPool: batched C++ environments, Atari above all."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import envpool
+import gymnasium.spaces
+import numpy as np
+
+from gorila_jax.config import EnvironmentConfig
+from gorila_jax.environments.ends import end_discounts, label_ends
+from gorila_jax.environments.names import is_atari
+from gorila_jax.environments.pictures import draw_observation
+from gorila_jax.types import ConfigError, End, EnvironmentSpec, EnvironmentStep, GorilaError
+
+ATARI_OPTIONS = (
+    "frame_skip",
+    "noop_max",
+    "sticky_action_probability",
+    "full_action_set",
+    "life_loss_is_end",
+    "max_frames_per_episode",
+)
+"""Fields of EnvironmentConfig that mean something on Atari only."""
+
+_MAX_SEED = 2**31 - 1  # EnvPool's seeds are int32
+
+
+def refuse_atari_options(name: str, config: EnvironmentConfig) -> None:
+    """Raises ConfigError naming the Atari-only fields that were changed from their defaults."""
+    defaults = EnvironmentConfig()
+    changed = [field for field in ATARI_OPTIONS if getattr(config, field) != getattr(defaults, field)]
+    if changed:
+        values = ", ".join(f"{field}={getattr(config, field)!r}" for field in changed)
+        raise ConfigError(f"{values}: only Atari games have this, and {name} is none; leave it at its default")
+
+
+class PoolEnvironment:
+    """E environments of one EnvPool, stepped together. Implements `types.Environment`.
+
+    The step after an end ignores that environment's action, resets it and gives the next episode's first
+    observation, with `first` true and reward 0. Such steps are known by the previous step's end and not by
+    EnvPool's step counter, which a life loss does not set back; where the counter does tell something, it
+    is compared on every step.
+
+    On Atari with `life_loss_is_end`, the step after a life loss goes on with the same game: EnvPool plays
+    up to `noop_max` no-ops there, whose rewards are nobody's. `reset` starts a new game in any case.
+
+    EnvPool itself calls a game over in the very step of a time limit a time limit, except on Atari, where
+    it tells them apart and the game over wins.
+
+    Args:
+        pool: EnvPool's environment with its Gymnasium interface, in synchronous mode.
+        spec: of one of its environments.
+        discount: gamma.
+    """
+
+    def __init__(self, pool: Any, spec: EnvironmentSpec, discount: float):
+        self.spec = spec
+        self.num_environments: int = pool.config["num_envs"]
+        self._pool = pool
+        self._gamma = discount
+        self._ended = np.full(self.num_environments, End.NONE, np.uint8)  # by the previous step
+        self._observation: np.ndarray | None = None
+        self._closed = False
+
+    def reset(self) -> EnvironmentStep:
+        """Starts every environment anew; `first` is true everywhere. The random streams go on: a second
+        `reset` does not repeat the first one's episodes."""
+        self._refuse_if_closed()
+        observation, info = self._pool.reset()
+        observation = self._checked(observation, info)
+        nothing = np.zeros(self.num_environments, bool)
+        return self._emit(observation, np.zeros(self.num_environments), nothing, nothing, nothing, ~nothing)
+
+    def step(self, actions: np.ndarray) -> EnvironmentStep:
+        """Takes `actions` [E] integers.
+
+        Raises:
+            ValueError: an action that the environment does not have, or not one for each environment.
+            GorilaError: EnvPool returned less than one result for each environment.
+            ConfigError: EnvPool resets in another step than we expect.
+        """
+        self._refuse_if_closed()
+        if self._observation is None:
+            raise GorilaError(f"{self.spec.name}: step before reset")
+        actions = checked_actions(actions, self.num_environments, self.spec.num_actions)
+        first = self._ended != End.NONE
+        observation, reward, terminated, truncated, info = self._pool.step(actions)
+        observation = self._checked(observation, info)
+        self._check_reset_style(np.asarray(info["elapsed_step"]))
+        terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
+        # On Atari `terminated` is also true for a life lost; info tells the end of the game apart, and
+        # does so even when the time limit falls on the same step.
+        game_over = np.asarray(info["terminated"], bool) if "terminated" in info else terminated
+        return self._emit(observation, reward, game_over, truncated, terminated & ~game_over, first)
+
+    def render(self) -> np.ndarray:
+        """The picture that environment 0 shows now, [H, W, 3] uint8: the game's own colours at full size
+        where it was made `renderable` and has a picture, and else its observation in grey.
+
+        Raises:
+            GorilaError: before the first reset.
+        """
+        self._refuse_if_closed()
+        if self._observation is None:
+            raise GorilaError(f"{self.spec.name}: render before reset")
+        try:
+            frames = self._pool.render(env_ids=0)
+        except RuntimeError:  # EnvPool's word for "there is no picture of this environment"
+            return draw_observation(self._observation[0])
+        return np.array(frames[0], np.uint8)
+
+    def close(self) -> None:
+        """Ends the pool's threads. May be called again."""
+        if not self._closed:
+            self._closed = True
+            self._pool.close()
+
+    def _emit(
+        self,
+        observation: np.ndarray,
+        reward: np.ndarray,
+        game_over: np.ndarray,
+        time_limit: np.ndarray,
+        life_loss: np.ndarray,
+        first: np.ndarray,
+    ) -> EnvironmentStep:
+        end = label_ends(game_over, time_limit, life_loss)
+        self._ended = end.copy()
+        self._observation = observation
+        return EnvironmentStep(
+            observation=observation,
+            reward=np.where(first, 0, reward).astype(np.float32),
+            discount=end_discounts(end, self._gamma),
+            end=end,
+            first=first,
+        )
+
+    def _checked(self, observation: np.ndarray, info: dict[str, Any]) -> np.ndarray:
+        """The observations as the spec has them: without the stack axis, and never of float64."""
+        if len(observation) != self.num_environments:
+            raise GorilaError(
+                f"{self.spec.name}: EnvPool returned {len(observation)} results for "
+                f"{self.num_environments} environments; results must be asked for once per step"
+            )
+        if not np.array_equal(info["env_id"], np.arange(self.num_environments)):
+            raise GorilaError(f"{self.spec.name}: EnvPool's results are out of order: {info['env_id']}")
+        wanted = (self.num_environments, *self.spec.observation_shape)
+        return observation.reshape(wanted).astype(self.spec.observation_dtype, copy=False)
+
+    def _check_reset_style(self, elapsed_steps: np.ndarray) -> None:
+        restarted = (self._ended == End.GAME_OVER) | (self._ended == End.TIME_LIMIT)
+        running = self._ended == End.NONE
+        if np.any(restarted & (elapsed_steps != 0)) or np.any(running & (elapsed_steps == 0)):
+            raise ConfigError(
+                f"{self.spec.name}: this EnvPool {envpool.__version__} does not reset in the step after an "
+                f"end as it should (its step counters are {elapsed_steps.tolist()}); install the pinned version"
+            )
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise GorilaError(f"{self.spec.name}: the environment is closed")
+
+
+def checked_actions(actions: np.ndarray, num_environments: int, num_actions: int) -> np.ndarray:
+    """`actions` as [E] int32; ValueError when they are anything else. C++ would read past its tables."""
+    actions = np.asarray(actions)
+    if actions.shape != (num_environments,) or not np.issubdtype(actions.dtype, np.integer):
+        raise ValueError(f"actions are {actions.dtype}{list(actions.shape)}, not integers [{num_environments}]")
+    if actions.min() < 0 or actions.max() >= num_actions:
+        raise ValueError(f"actions go from 0 to {num_actions - 1}: {actions.tolist()}")
+    return actions.astype(np.int32)
+
+
+def make_pool_environment(
+    name: str, config: EnvironmentConfig, *, seed: int, num_environments: int, training: bool, renderable: bool
+) -> PoolEnvironment:
+    """Makes `num_environments` environments of EnvPool; see `make_environment`. `name` is a full name."""
+    options = _options(name, config, training)
+    _check_limit_is_kept(name, config, options)
+    # One seed each, drawn without repetition: EnvPool's own rule (seed + index) would give the second
+    # environment of one actor the stream of the first environment of the next.
+    seeds = np.random.default_rng(seed).choice(_MAX_SEED, size=num_environments, replace=False)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    pool = envpool.make_gymnasium(
+        name,
+        num_envs=num_environments,
+        num_threads=min(config.num_threads or cores, num_environments),
+        seed=[int(each) for each in seeds],
+        **({"render_mode": "rgb_array"} if renderable else {}),
+        **options,
+    )
+    return PoolEnvironment(pool, _spec(name, pool.spec, config), config.discount)
+
+
+def pool_environment_spec(name: str, config: EnvironmentConfig) -> EnvironmentSpec:
+    """What `make_pool_environment` would give, as in training, without starting a pool."""
+    return _spec(name, _envpool_spec(name, _options(name, config, training=True)), config)
+
+
+def _envpool_spec(name: str, options: dict[str, Any]) -> Any:
+    try:
+        return envpool.make_spec(name, **options)
+    except ImportError as error:
+        raise ConfigError(f"environment {name}: {error}") from error
+
+
+def _options(name: str, config: EnvironmentConfig, training: bool) -> dict[str, Any]:
+    """EnvPool's arguments but for those of a single pool. Raises ConfigError for what it cannot do."""
+    if config.gymnasium_workers != EnvironmentConfig().gymnasium_workers:
+        raise ConfigError(
+            f"gymnasium_workers={config.gymnasium_workers!r}: {name} runs in EnvPool's threads, see num_threads"
+        )
+    if not is_atari(name):
+        refuse_atari_options(name, config)
+        return {"max_episode_steps": config.max_steps_per_episode} if config.max_steps_per_episode else {}
+    if config.max_steps_per_episode:
+        raise ConfigError(
+            f"max_steps_per_episode={config.max_steps_per_episode}: {name} is an Atari game, "
+            "use max_frames_per_episode"
+        )
+    if config.frame_skip < 1:
+        raise ConfigError(f"frame_skip={config.frame_skip}: at least 1")
+    if config.noop_max < 1:  # EnvPool crashes on 0
+        raise ConfigError(f"noop_max={config.noop_max}: at least 1, EnvPool always plays one no-op at a start")
+    if not 0 <= config.sticky_action_probability <= 1:
+        raise ConfigError(f"sticky_action_probability={config.sticky_action_probability}: from 0 to 1")
+    if config.max_frames_per_episode < config.frame_skip:
+        raise ConfigError(
+            f"max_frames_per_episode={config.max_frames_per_episode}: at least one step of "
+            f"frame_skip={config.frame_skip} frames"
+        )
+    return {
+        "stack_num": 1,  # frames are stored once, the learner stacks them
+        "use_fire_reset": False,  # it loses lives all by itself
+        "reward_clip": False,
+        "frame_skip": config.frame_skip,
+        "noop_max": config.noop_max,
+        "repeat_action_probability": config.sticky_action_probability,
+        "full_action_space": config.full_action_set,
+        "episodic_life": config.life_loss_is_end and training,
+        "max_episode_steps": config.max_frames_per_episode // config.frame_skip,
+    }
+
+
+def _check_limit_is_kept(name: str, config: EnvironmentConfig, options: dict[str, Any]) -> None:
+    """Some environments (Catch) take a limit and go on, only to call their natural end a time limit."""
+    if not config.max_steps_per_episode:
+        return
+    pool = envpool.make_gymnasium(name, num_envs=1, **{**options, "max_episode_steps": 1})
+    pool.reset()
+    *_, truncated, _ = pool.step(np.zeros(1, np.int32))
+    pool.close()
+    if not truncated[0]:
+        raise ConfigError(
+            f"max_steps_per_episode={config.max_steps_per_episode}: EnvPool's {name} knows no time limit; "
+            "leave it at 0"
+        )
+
+
+def _spec(name: str, pool_spec: Any, config: EnvironmentConfig) -> EnvironmentSpec:
+    options = pool_spec.config._asdict()
+    num_actions = _num_actions(name, pool_spec, options)
+    space = pool_spec.observation_space
+    if not isinstance(space, gymnasium.spaces.Box):
+        raise ConfigError(
+            f"{name}: observations are {_kind(space)}; one array of numbers per step (a Box) is possible. "
+            "Flatten them in a gymnasium wrapper and name that as module:factory"
+        )
+    shape, frames_per_step = tuple(space.shape), 1
+    settings: dict[str, Any] = {"environment": name, "envpool_version": envpool.__version__}
+    if is_atari(name):
+        shape, frames_per_step = shape[1:], options["frame_skip"]
+        settings |= {
+            "frame_skip": options["frame_skip"],
+            "noop_max": options["noop_max"],
+            "sticky_action_probability": options["repeat_action_probability"],
+            "full_action_set": options["full_action_space"],
+            "num_actions": num_actions,
+            "life_loss_is_end": options["episodic_life"],
+            "fire_on_reset": options["use_fire_reset"],
+            "reward_clip": options["reward_clip"],
+            "max_frames_per_episode": options["max_episode_steps"] * options["frame_skip"],
+            "image_height": options["img_height"],
+            "image_width": options["img_width"],
+            "grayscale": options["gray_scale"],
+            "area_interpolation": options["use_inter_area_resize"],
+            "mode": options["mode"],
+            "difficulty": options["difficulty"],
+        }
+    settings |= {"max_steps_per_episode": options["max_episode_steps"], "discount": config.discount}
+    return EnvironmentSpec(
+        name=name,
+        observation_shape=shape,
+        observation_dtype=_stored_dtype(space.dtype),
+        num_actions=num_actions,
+        frames_per_step=frames_per_step,
+        settings=settings,
+    )
+
+
+def _num_actions(name: str, pool_spec: Any, options: dict[str, Any]) -> int:
+    try:
+        space = pool_spec.action_space
+    except Exception as error:  # EnvPool asserts inside for what Gymnasium has no space for
+        raise ConfigError(f"{name}: its actions are no Gymnasium space ({error})") from error
+    if not isinstance(space, gymnasium.spaces.Discrete):
+        raise ConfigError(f"{name}: actions are {_kind(space)}; only discrete actions are possible")
+    if options["max_num_players"] != 1:
+        raise ConfigError(f"{name}: {options['max_num_players']} players; only one is possible")
+    return int(space.n)
+
+
+def _kind(space: Any) -> str:
+    if isinstance(space, gymnasium.spaces.Box):
+        return f"continuous, Box{tuple(space.shape)}"
+    return type(space).__name__ if isinstance(space, gymnasium.spaces.Space) else "a dictionary of several"
+
+
+def _stored_dtype(dtype: Any) -> np.dtype:
+    """float64 is stored as float32: networks compute in no more."""
+    return np.dtype(np.float32) if np.dtype(dtype) == np.float64 else np.dtype(dtype)

@@ -1,0 +1,1 @@
+"""The learner: reads batches, computes gradients on its devices, pushes them to the parameter server."""

@@ -1,0 +1,94 @@
+"""Moves batches from replay to the learner's devices, ahead of their updates."""
+
+from __future__ import annotations
+
+import collections
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from gorila_jax.config import LearnerConfig
+from gorila_jax.learner.gradients import check_batch_size
+from gorila_jax.types import Batch, Step
+
+
+class DeviceBatch(NamedTuple):
+    """A batch in equal shares on D devices."""
+
+    steps: Step  # [D, B/D, W, ...]
+    weights: jax.Array  # [D, B/D] float32: of the items' losses
+
+
+class Prefetcher:
+    """A worker that keeps up to `config.prefetch_batches` batches waiting on the devices.
+
+    One thread calls `step`, another `next_batch`. With `prefetch_batches` 0 nobody needs to call `step`:
+    `next_batch` samples by itself.
+    """
+
+    def __init__(
+        self,
+        config: LearnerConfig,
+        devices: Sequence[jax.Device],
+        sample: Callable[[float], Batch | None],
+    ):
+        """Args:
+          config: `batch_size` and `prefetch_batches` count here.
+          devices: of this learner.
+          sample: port to replay; the arrays of a batch are not written to after it was handed out.
+
+        Raises:
+          ConfigError: the devices do not divide the batch size.
+        """
+        check_batch_size(config.batch_size, len(devices))
+        self._sample = sample
+        self._share = (len(devices), config.batch_size // len(devices))
+        self._capacity_batches = config.prefetch_batches
+        # A pmap-ed identity is the one way onto several devices that every release of jax keeps.
+        self._to_devices = jax.pmap(lambda tree: tree, devices=devices)
+        self._weights = self._to_devices(np.ones(self._share, np.float32))
+        self._ready: collections.deque[DeviceBatch] = collections.deque()
+        self._changed = threading.Condition()
+
+    def step(self, timeout_s: float) -> bool:
+        """Samples and moves one batch; False when replay gave none in time, or the queue was full.
+
+        A call waits for replay or for room in the queue, never for both.
+        """
+        with self._changed:
+            if not self._has_room():
+                self._changed.wait_for(self._has_room, timeout_s)
+                return False
+        batch = self._take_sample(timeout_s)
+        if batch is None:
+            return False
+        with self._changed:
+            self._ready.append(batch)
+            self._changed.notify_all()
+        return True
+
+    def next_batch(self, timeout_s: float) -> DeviceBatch | None:
+        """The oldest batch waiting, or None when there was none in time."""
+        if not self._capacity_batches:
+            return self._take_sample(timeout_s)
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._ready, timeout_s):
+                return None
+            batch = self._ready.popleft()
+            self._changed.notify_all()
+            return batch
+
+    def _has_room(self) -> bool:
+        return len(self._ready) < self._capacity_batches
+
+    def _take_sample(self, timeout_s: float) -> DeviceBatch | None:
+        batch = self._sample(timeout_s)
+        if batch is None:
+            return None
+        steps: Any = jax.tree_util.tree_map(
+            lambda rows: np.reshape(rows, self._share + np.shape(rows)[1:]), batch.steps
+        )
+        return DeviceBatch(steps=self._to_devices(steps), weights=self._weights)

@@ -1,0 +1,1 @@
+"""Haiku networks: torsos, and the one function that builds a network."""

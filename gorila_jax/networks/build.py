@@ -1,0 +1,77 @@
+"""The one function that builds a network."""
+
+from __future__ import annotations
+
+import haiku as hk
+import jax
+import jax.numpy as jnp
+
+from gorila_jax.config import NetworkConfig
+from gorila_jax.networks.torsos import NATURE_KERNELS, NATURE_STRIDES, flat_torso, nature_torso
+from gorila_jax.types import ConfigError, EnvironmentSpec, Network, Parameters
+
+_AUTO_MIN_PIXELS = 36  # the least height and width that all three convolutions fit on
+
+
+def build_network(config: NetworkConfig, spec: EnvironmentSpec, frame_stack: int) -> Network:
+    """Torso, dense layers with ReLU, and a plain linear head: one value per action (Mnih et al. 2015).
+
+    Args:
+      config: sizes; `torso` "auto" takes the convolutions for images of 36 x 36 and more.
+      spec: of the environment; images are [H, W] or [H, W, C].
+      frame_stack: S, observations in one stack.
+
+    Returns:
+      `init(key)` and `apply(parameters, stacks [B, S, *observation_shape])` to values [B, A] float32.
+
+    Raises:
+      ConfigError: sizes that make no network, or a torso that does not fit the observations.
+    """
+    torso = _choose_torso(config, spec)
+
+    def forward(stacks: jax.Array) -> jax.Array:
+        hidden = nature_torso(stacks, config.filters) if torso == "nature" else flat_torso(stacks)
+        for index, units in enumerate(config.hidden_units):
+            hidden = jax.nn.relu(hk.Linear(units, name=f"hidden_{index}")(hidden))
+        return hk.Linear(spec.num_actions, name="head")(hidden)
+
+    transformed = hk.without_apply_rng(hk.transform(forward))
+
+    def init(key: jax.Array) -> Parameters:
+        shape = (1, frame_stack, *spec.observation_shape)
+        return transformed.init(key, jnp.zeros(shape, spec.observation_dtype))
+
+    return Network(init=init, apply=transformed.apply)
+
+
+def _choose_torso(config: NetworkConfig, spec: EnvironmentSpec) -> str:
+    """"nature" or "flat", or ConfigError with what would work."""
+    if config.torso not in ("auto", "nature", "flat"):
+        raise ConfigError(f"network.torso={config.torso!r} is not one of auto, nature, flat")
+    if any(units < 1 for units in config.hidden_units):
+        raise ConfigError(f"network.hidden_units={config.hidden_units} must be positive numbers")
+    shape = spec.observation_shape
+    is_image = len(shape) in (2, 3)
+    if config.torso == "flat" or (
+        config.torso == "auto" and not (is_image and min(shape[:2]) >= _AUTO_MIN_PIXELS)
+    ):
+        return "flat"
+    if len(config.filters) not in (2, 3) or any(size < 1 for size in config.filters):
+        raise ConfigError(f"network.filters={config.filters} must be two or three positive numbers")
+    least = _least_pixels(len(config.filters))
+    if not is_image or min(shape[:2]) < least:
+        alternative = ", two filters for images of 20 x 20 and more" if len(config.filters) == 3 else ""
+        raise ConfigError(
+            f"network.torso=nature with {len(config.filters)} filters needs images [height, width] or "
+            f"[height, width, channels] of {least} x {least} and more, but {spec.name} observes {shape}: "
+            f"use network.torso=flat{alternative}"
+        )
+    return "nature"
+
+
+def _least_pixels(num_filters: int) -> int:
+    """The height and width at which the last of the convolutions has just one output."""
+    pixels = 1
+    for kernel, stride in reversed(list(zip(NATURE_KERNELS, NATURE_STRIDES, strict=True))[:num_filters]):
+        pixels = (pixels - 1) * stride + kernel
+    return pixels

@@ -1,0 +1,97 @@
+"""The fixed shape and dtype of every field of a `Step`, how a step is checked, and what a table will weigh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gorila_jax.types import ConfigError, EnvironmentSpec, ReplayError, Step
+
+
+class Field(NamedTuple):
+    """What one field of one row looks like."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+Signature = Step
+"""A `Step` whose leaves are `Field`s."""
+
+ROW_OVERHEAD_BYTES = 600
+"""What a backend keeps beside the data of one row: array headers, chunk keys, hash tables. Measured."""
+
+ITEM_OVERHEAD_BYTES = 400
+"""Likewise for one item, without its references to rows."""
+
+REFERENCE_BYTES = 120
+"""Likewise for one item's reference to one row. Reverb's is a protocol buffer per column; in memory it is 8."""
+
+
+def step_signature(spec: EnvironmentSpec) -> Signature:
+    """The signature of the rows that an environment with this `spec` gives."""
+    return Step(
+        observation=Field(tuple(spec.observation_shape), np.dtype(spec.observation_dtype)),
+        action=Field((), np.dtype(np.int32)),
+        reward=Field((), np.dtype(np.float32)),
+        discount=Field((), np.dtype(np.float32)),
+        valid=Field((), np.dtype(np.bool_)),
+    )
+
+
+def check_step(signature: Signature, step: Step) -> None:
+    """Raises ReplayError naming the first field of one row that does not fit, what came and what fits.
+
+    Nothing is converted: a float64 reward is a mistake of its maker, and a silent cast would hide it.
+    """
+    if len(step) != len(signature):
+        raise ReplayError(f"a step has the fields {signature._fields}, but {len(step)} values came")
+    for name, field, value in zip(signature._fields, signature, step, strict=True):
+        # np.asarray only for what is no array: this runs for every field of every row.
+        array = value if isinstance(value, np.ndarray | np.generic) else np.asarray(value)
+        if array.shape != field.shape or array.dtype != field.dtype:
+            raise ReplayError(
+                f"field {name!r} of a step came as {array.dtype} {array.shape}, "
+                f"but the replay holds {field.dtype} {field.shape}"
+            )
+
+
+def row_bytes(signature: Signature) -> int:
+    """Bytes of the data of one row, uncompressed."""
+    return sum(int(np.prod(field.shape, dtype=np.int64)) * field.dtype.itemsize for field in signature)
+
+
+def estimate_bytes(signature: Signature, window_steps: int, capacity_items: int, num_tables: int = 1) -> int:
+    """Bytes that `num_tables` full tables take, when items start at successive rows.
+
+    A row is stored once however many items refer to it, so a table holds about as many rows as items.
+    Windows that overlap less (an item every k-th row) hold up to k times as many: multiply by that k.
+    Reverb compresses its chunks, so Atari frames take less than this says.
+    """
+    item = ITEM_OVERHEAD_BYTES + REFERENCE_BYTES * window_steps
+    row = row_bytes(signature) + ROW_OVERHEAD_BYTES
+    return num_tables * (capacity_items * (row + item) + (window_steps - 1) * row)
+
+
+def check_memory(needed_bytes: int, free_bytes: int) -> None:
+    """Raises ConfigError when the replay cannot fit. Whoever calls it has read the machine's free memory."""
+    if needed_bytes > free_bytes:
+        raise ConfigError(
+            f"the replay needs about {needed_bytes / 1e9:.1f} GB when full, but {free_bytes / 1e9:.1f} GB of "
+            "memory are free: lower replay.capacity_transitions"
+        )
+
+
+def describe(signature: Signature) -> dict[str, Any]:
+    """The signature as JSON values: `{"reward": ["float32", []], ...}`."""
+    return {
+        name: [field.dtype.name, list(field.shape)]
+        for name, field in zip(signature._fields, signature, strict=True)
+    }
+
+
+def parse(description: Mapping[str, Any]) -> Signature:
+    """The inverse of `describe`."""
+    return Step(**{name: Field(tuple(shape), np.dtype(dtype)) for name, (dtype, shape) in description.items()})

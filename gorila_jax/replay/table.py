@@ -1,0 +1,116 @@
+"""What a replay table is: a plain record that both backends build their tables from."""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gorila_jax.replay import signature as signatures
+from gorila_jax.replay.limiter import Limiter, check_limiter
+from gorila_jax.types import ConfigError, ReplayError
+
+SETTINGS_FILE = "replay.json"
+_FORMAT = 1
+
+
+class TableSpec(NamedTuple):
+    """One table; a run's tables are all alike. When full, the oldest item leaves for each that comes."""
+
+    signature: signatures.Signature
+    window_steps: int  # W: rows of one item
+    capacity_items: int
+    min_items: int  # before the first sample
+    samples_per_insert: float  # 0: free
+    error_buffer: float  # in samples; means nothing when samples_per_insert is 0
+    priority_exponent: float  # 0: uniform; else an item is drawn in proportion to priority ** exponent
+
+    @property
+    def limiter(self) -> Limiter:
+        return Limiter(self.min_items, self.samples_per_insert, self.error_buffer)
+
+    @property
+    def proportional(self) -> bool:
+        return self.priority_exponent != 0
+
+
+def check_table(table: TableSpec, num_tables: int) -> None:
+    """Raises ConfigError for a table that cannot work, naming the number that is wrong."""
+    for name, value, least in [
+        ("window_steps", table.window_steps, 1),
+        ("capacity_items", table.capacity_items, 1),
+        ("min_items", table.min_items, 1),
+        ("num_tables", num_tables, 1),
+        ("samples_per_insert", table.samples_per_insert, 0),
+        ("priority_exponent", table.priority_exponent, 0),
+    ]:
+        if not (math.isfinite(value) and value >= least):
+            raise ConfigError(f"replay: {name} is {value}, but must be at least {least}")
+    if table.min_items > table.capacity_items:
+        raise ConfigError(
+            f"replay: the first sample waits for {table.min_items} items, but a table holds at most "
+            f"{table.capacity_items}: it would wait for ever"
+        )
+    check_limiter(table.limiter)
+
+
+def check_priority(priority: float) -> None:
+    """Raises ValueError unless the priority is a finite number of at least 0."""
+    if not (math.isfinite(priority) and priority >= 0):
+        raise ValueError(f"a priority must be finite and at least 0, but {priority} came")
+
+
+def check_priorities(keys: np.ndarray, priorities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both as arrays [N] uint64 and float64; ValueError, before anything is sent, when one is unusable."""
+    keys, priorities = np.asarray(keys), np.asarray(priorities, dtype=np.float64)
+    if keys.ndim != 1 or keys.shape != priorities.shape:
+        raise ValueError(f"keys {keys.shape} and priorities {priorities.shape} must be two equal vectors")
+    bad = ~(np.isfinite(priorities) & (priorities >= 0))
+    if bad.any():
+        raise ValueError(
+            f"{int(bad.sum())} of {bad.size} priorities are negative or not finite, the first is "
+            f"{priorities[bad][0]}; no priority was changed"
+        )
+    return keys.astype(np.uint64, copy=False), priorities
+
+
+def describe(table: TableSpec) -> dict[str, Any]:
+    """The table as JSON values."""
+    return {**table._asdict(), "signature": signatures.describe(table.signature)}
+
+
+def write_settings(
+    directory: pathlib.Path, backend: str, table: TableSpec, num_tables: int, **more: Any
+) -> None:
+    """Puts the settings of a saved replay beside its data; `more` is what only that backend reads."""
+    settings = {"format": _FORMAT, "backend": backend, "num_tables": num_tables, "table": describe(table)}
+    (directory / SETTINGS_FILE).write_text(json.dumps({**settings, **more}, indent=1) + "\n")
+
+
+def read_settings(directory: pathlib.Path, backend: str, table: TableSpec, num_tables: int) -> dict[str, Any]:
+    """The settings of a saved replay, when it was saved from tables like these.
+
+    Raises:
+      ReplayError: nothing was saved there, or it differs; the message lists every difference, old and new.
+    """
+    path = directory / SETTINGS_FILE
+    try:
+        old = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ReplayError(f"no saved replay in {directory}: {error}") from error
+    new = {"format": _FORMAT, "backend": backend, "num_tables": num_tables, **describe(table)}
+    saved = {**{name: old.get(name) for name in ("format", "backend", "num_tables")}, **old.get("table", {})}
+    differences = [
+        f"  {name}: {saved.get(name)} was saved, {new.get(name)} is set now"
+        for name in sorted(new.keys() | saved.keys())
+        if saved.get(name) != new.get(name)
+    ]
+    if differences:
+        raise ReplayError(
+            f"the replay saved in {directory} has other settings than this run. Set them back, or start "
+            "without it:\n" + "\n".join(differences)
+        )
+    return old

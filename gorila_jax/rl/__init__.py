@@ -1,0 +1,1 @@
+"""Pure mathematics over arrays: windows, returns, TD errors, exploration schedules, gradient guards."""

@@ -1,0 +1,54 @@
+"""From an agent, an environment and a few changes to a whole configuration."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from gorila_jax.agents import apply_preset, find_preset, find_recipe
+from gorila_jax.config import Config, fields, get, override, validate
+from gorila_jax.environments import is_atari, resolve_name
+
+PAPER_CORES = 17  # with fewer cores the paper's numbers are out of reach and `small` is the default
+
+
+def make_config(
+    agent: str = "gorila",
+    environment: str = "Pong-v5",
+    preset: str = "",
+    overrides: Mapping[str, Any] | None = None,
+) -> Config:
+    """The agent's preset for this environment and machine, with `overrides` (dotted path to value) on top.
+
+    Unless named, the preset is `toy` off Atari, else `paper` on a machine of many cores and `small` on others.
+
+    Raises:
+      ConfigError: for a name, a path or a value that is not possible, saying what is.
+    """
+    recipe = find_recipe(agent)
+    environment = resolve_name(environment)
+    if not preset:
+        preset = "toy" if not is_atari(environment) else choose_atari_preset(os.cpu_count() or 1)
+    base = override(Config(), {"agent": agent, "environment": environment, "preset": preset})
+    config = override(apply_preset(base, find_preset(recipe, preset)), overrides or {})
+    validate(config)
+    recipe.validate(config)
+    return config
+
+
+def choose_atari_preset(num_cores: int) -> str:
+    return "paper" if num_cores >= PAPER_CORES else "small"
+
+
+def describe(config: Config) -> list[str]:
+    """Every value that is not the default, with its source where a preset gave it."""
+    preset = find_preset(find_recipe(config.agent), config.preset) if config.preset else {}
+    lines = [f"agent {config.agent}, environment {config.environment}, preset {config.preset or 'none'}"]
+    for path, leaf in fields().items():
+        value = get(config, path)
+        if "." not in path or (value == leaf.default and path not in preset):
+            continue
+        from_preset = path in preset and preset[path].value == value
+        lines.append(f"  {path} = {value}  ({preset[path].source if from_preset else 'set for this run'})")
+    return lines

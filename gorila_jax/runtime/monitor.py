@@ -1,0 +1,168 @@
+"""Watches a run from outside: rows of metrics, checkpoints when they are due, and what stands still."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gorila_jax import checkpoints
+from gorila_jax.config import to_json_dict
+from gorila_jax.runtime.coordinator import Coordinator
+from gorila_jax.runtime.metrics import MetricsWriter, Value
+from gorila_jax.runtime.progress import Progress, bottleneck
+from gorila_jax.runtime.system import System
+
+STALL_S = 30.0  # without a step or an update, after which it is said who waits for what
+
+
+class Monitor:
+    """`tick()` is called often and does what is due; `checkpoint()` may also be called at the end."""
+
+    def __init__(
+        self,
+        system: System,
+        coordinator: Coordinator,
+        metrics: MetricsWriter,
+        progress: Progress,
+        checkpoint_directory: str,
+        generation: int,
+    ):
+        self._system = system
+        self._coordinator = coordinator
+        self._metrics = metrics
+        self._progress = progress
+        self._checkpoint_directory = checkpoint_directory
+        self._generation = generation
+        self._inserted_before = 0  # items, before the last resume
+        self._started = self._row_time = self._checkpoint_time = self._moved_time = time.monotonic()
+        self._counts: dict[str, int] = {}
+        self._stall_counts: dict[str, int] = {}
+        self._counts = self.counts()
+
+    def restore(self, counters: Mapping[str, Any]) -> None:
+        """Takes up the counters of a checkpoint; before the first tick."""
+        self._coordinator.restore(counters)
+        self._inserted_before = int(counters["inserted_items"])
+        self._counts = self.counts()
+
+    def counts(self) -> dict[str, int]:
+        """What has been done since the run began, over all resumes."""
+        steps = self._coordinator.steps
+        return {
+            "steps": steps,
+            "frames": steps * self._system.spec.frames_per_step,
+            "updates": self._system.server.status().version,
+            "inserted_items": self._inserted_before + sum(w.inserted_items for w in self._system.writers),
+            "sampled_items": sum(learner.samples for learner in self._system.learners),
+        }
+
+    def tick(self) -> None:
+        now = time.monotonic()
+        config = self._system.config
+        if now - self._row_time >= config.run.log_period_seconds:
+            self.write_row()
+            self._look_for_a_stall(now)
+        if now - self._checkpoint_time >= config.checkpoint.period_seconds:
+            self.checkpoint()
+
+    def write_row(self) -> dict[str, Value]:
+        """Measures, writes and shows one row."""
+        now, counts = time.monotonic(), self.counts()
+        row = self._row(counts, now - self._row_time) | {
+            "time": time.time(),
+            "wall_seconds": now - self._started,
+        }
+        self._row_time, self._counts = now, counts
+        row = self._metrics.write(row)
+        self._progress.update(row)
+        return row
+
+    def checkpoint(self) -> str:
+        """Saves everything that a resumed run needs; the path."""
+        system, counts = self._system, self.counts()
+        state = system.state() | {
+            "counters": {**counts, "generation": self._generation},
+            "config": to_json_dict(system.config),
+        }
+        path = checkpoints.save(
+            self._checkpoint_directory,
+            counts["frames"],
+            state,
+            keep=system.config.checkpoint.keep,
+            write_extra=self._save_replay if system.config.replay.checkpoint else None,
+        )
+        self._checkpoint_time = time.monotonic()
+        return path
+
+    def _save_replay(self, directory: str) -> None:
+        self._system.replay.save(f"{directory}/{REPLAY_DIRECTORY}")
+
+    def _row(self, counts: Mapping[str, int], seconds: float) -> dict[str, Value]:
+        system, before = self._system, self._counts
+        per_second = {name: (counts[name] - before[name]) / max(seconds, 1e-9) for name in counts}
+        tables = [system.replay.status(table) for table in range(system.replay.num_tables)]
+        size = sum(table.size_items for table in tables)
+        server = system.server.status()
+        shares = system.waits.take(
+            {"actor": len(system.actors), "environment": len(system.actors), "policy": len(system.actors),
+             "pull": len(system.actors), "learner": len(system.learners)}
+        )  # fmt: skip
+        learning = [learner.metrics() for learner in system.learners]
+        filling = any(t.size_items < system.config.replay.learning_starts_transitions for t in tables)
+        ages = server.staleness_histogram
+        return {
+            "frames": counts["frames"],
+            "steps": counts["steps"],
+            "updates": counts["updates"],
+            **system.episodes.row(),
+            "frames_per_second": per_second["frames"],
+            "updates_per_second": per_second["updates"],
+            "inserts_per_second": per_second["inserted_items"],
+            "samples_per_second": per_second["sampled_items"],
+            "samples_per_insert": counts["sampled_items"] / max(1, counts["inserted_items"]),
+            "epsilon": _mean([float(np.mean(e)) for e in system.epsilons()]),
+            "parameter_lag_updates": _mean(
+                [server.version - a.parameter_version for a in system.actors if a.parameter_version >= 0]
+            ),
+            "actor_environment_share": shares["environment"],
+            "actor_policy_share": shares["policy"],
+            "actor_wait_share": shares["actor"],
+            "actor_pull_share": shares["pull"],
+            "replay_size_items": size,
+            "replay_fill_share": size / sum(table.capacity_items for table in tables),
+            "loss": _mean([numbers["loss"] for numbers in learning if "loss" in numbers]),
+            "td_error": _mean([n["mean_abs_td_error"] for n in learning if "mean_abs_td_error" in n]),
+            "gradient_norm": _mean([n["gradient_norm"] for n in learning if "gradient_norm" in n]),
+            "learner_wait_share": shares["learner"],
+            "staleness_mean": sum(age * n for age, n in enumerate(ages)) / sum(ages) if sum(ages) else None,
+            "gradients_accepted": server.accepted,
+            "gradients_stale": server.stale,
+            "gradients_outlier": server.outlier,
+            "gradients_nonfinite": server.nonfinite,
+            "bottleneck": bottleneck(
+                shares["actor"],
+                shares["learner"],
+                environment_share=shares["environment"],
+                policy_share=shares["policy"],
+                pull_share=shares["pull"],
+                filling=filling,
+            ).name,
+        }
+
+    def _look_for_a_stall(self, now: float) -> None:
+        if self._counts != self._stall_counts:
+            self._stall_counts, self._moved_time = self._counts, now
+        elif now - self._moved_time >= STALL_S:
+            self._progress.note(
+                f"nothing has moved for {now - self._moved_time:.0f} s: {self._system.describe_waits()}"
+            )
+
+
+REPLAY_DIRECTORY = "replay"
+
+
+def _mean(values: list[float]) -> float | None:
+    return float(np.mean(values)) if values else None

@@ -1,0 +1,253 @@
+"""Wires the workers of one run together. Here every port gets what stands behind it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from gorila_jax.actor.actor import Actor, ActorPorts
+from gorila_jax.actor.policy import make_policy
+from gorila_jax.agents.recipe import ExplorationFn, Progress, Recipe
+from gorila_jax.config import Config
+from gorila_jax.environments import make_environment
+from gorila_jax.learner.learner import Learner
+from gorila_jax.learner.prefetch import Prefetcher
+from gorila_jax.parameter_server import make_parameter_server
+from gorila_jax.replay import make_replay, reverb_available
+from gorila_jax.replay.limiter import smallest_error_buffer
+from gorila_jax.replay.signature import step_signature
+from gorila_jax.replay.table import TableSpec
+from gorila_jax.runtime.coordinator import Coordinator
+from gorila_jax.runtime.metrics import EpisodeStatistics
+from gorila_jax.runtime.threads import Worker
+from gorila_jax.runtime.topology import Topology
+from gorila_jax.runtime.waits import TimedEnvironment, Waits
+from gorila_jax.types import EnvironmentSpec, Parameters, ParameterServer, Replay, ReplayWriter, Sampler
+
+
+class System(NamedTuple):
+    """Everything that lives while a run runs."""
+
+    config: Config
+    topology: Topology
+    spec: EnvironmentSpec
+    actors: list[Actor]
+    writers: list[ReplayWriter]
+    samplers: list[Sampler]
+    prefetchers: list[Prefetcher]  # none in lockstep
+    learners: list[Learner]
+    server: ParameterServer
+    replay: Replay
+    episodes: EpisodeStatistics
+    waits: Waits
+    exploration: list[Callable[[int], np.ndarray]]  # per actor: version held to its epsilons [E]
+
+    def epsilons(self) -> list[np.ndarray]:
+        """Every actor's epsilons [E] now."""
+        return [
+            epsilons(actor.parameter_version)
+            for actor, epsilons in zip(self.actors, self.exploration, strict=True)
+        ]
+
+    def workers(self) -> dict[str, Worker]:
+        """What wants a thread, by name."""
+        named: dict[str, Worker] = {}
+        for kind, workers in (("actor", self.actors), ("prefetcher", self.prefetchers), ("learner", self.learners)):
+            named |= {f"{kind}_{index}": worker for index, worker in enumerate(workers)}
+        return named
+
+    def describe_waits(self) -> str:
+        """Who waits for what, table by table."""
+        lines = []
+        for table in range(self.replay.num_tables):
+            status = self.replay.status(table)
+            lines.append(
+                f"table {table} holds {status.size_items} of {status.capacity_items} items, {status.inserted_items} "
+                f"inserted, {status.sampled_items} sampled; inserts {'may go on' if status.can_insert else 'must wait'}"
+                f", samples {'may go on' if status.can_sample else 'must wait'}"
+            )
+        return "; ".join(lines)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds beside the counters; each part consistent in itself."""
+        version, parameters = self.server.pull_policy()
+        return {
+            "policy": {"version": version, "parameters": jax.tree_util.tree_map(np.asarray, parameters)},
+            "server": self.server.state(),
+            "learners": [learner.state() for learner in self.learners],
+            "episodes": self.episodes.state(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.server.restore(state["server"])
+        for learner, its_state in zip(self.learners, state["learners"], strict=True):
+            learner.restore(its_state)
+        self.episodes.restore(state["episodes"])
+
+    def close(self) -> None:
+        """Ends every part, whatever state it is in."""
+        for part in (*self.actors, *self.samplers, self.replay):
+            part.close()
+
+
+def table_spec(config: Config, recipe: Recipe, spec: EnvironmentSpec) -> TableSpec:
+    """The replay table of a run; all its tables are alike."""
+    replay = config.replay
+    buffer = float(replay.error_buffer_samples)
+    if not buffer and replay.samples_per_insert:
+        # A step of an actor inserts one item per environment, and the last of an episode n of them.
+        inserts = config.env.num_environments * config.learner.n_steps * config.actor.num_actors
+        buffer = 2 * smallest_error_buffer(
+            replay.samples_per_insert,
+            config.learner.batch_size * config.learner.num_learners,
+            config.learner.prefetch_batches + 2,
+            inserts,
+        )
+    return TableSpec(
+        signature=step_signature(spec),
+        window_steps=recipe.window_steps(config),
+        capacity_items=replay.capacity_transitions,
+        min_items=replay.learning_starts_transitions,
+        samples_per_insert=replay.samples_per_insert,
+        error_buffer=buffer,
+        priority_exponent=replay.priority_exponent,
+    )
+
+
+def choose_backend(config: Config) -> str:
+    """reverb or memory, where the configuration leaves it open."""
+    if config.replay.backend != "auto":
+        return config.replay.backend
+    return "memory" if config.run.lockstep or not reverb_available() else "reverb"
+
+
+def build_system(
+    config: Config,
+    recipe: Recipe,
+    topology: Topology,
+    spec: EnvironmentSpec,
+    coordinator: Coordinator,
+    *,
+    run_id: str,
+    generation: int,
+    initial_parameters: Parameters | None,
+    replay_directory: str | None,
+) -> System:
+    """Builds every worker and joins them up.
+
+    Args:
+      run_id: what this run's replay clients recognise their server by.
+      generation: how often the run was resumed; fresh randomness for actors and environments each time.
+      initial_parameters: of another run to start from, else the network's own initial ones.
+      replay_directory: of a saved replay to restore, if any.
+    """
+    network = recipe.network(config, spec)
+    parameter_key, actor_key = jax.random.split(jax.random.PRNGKey(config.run.seed))
+    parameters = network.init(parameter_key) if initial_parameters is None else initial_parameters
+    server = make_parameter_server(parameters, config.parameter_server, topology.learner_devices)
+    replay = make_replay(
+        choose_backend(config),
+        table_spec(config, recipe, spec),
+        topology.num_tables,
+        seed=_seed(config.run.seed, "replay", generation),
+        run_id=run_id,
+        addresses=config.replay.server_addresses,
+        port=config.replay.port,
+    )
+    if replay_directory:
+        replay.restore(replay_directory)
+    waits, episodes = Waits(), EpisodeStatistics()
+
+    samplers, prefetchers, learners = [], [], []
+    loss_fn = recipe.loss(config, network)
+    # In lockstep the learner samples by itself, and so there is no queue to fill.
+    learner_config = dataclasses.replace(config.learner, prefetch_batches=0) if config.run.lockstep else config.learner
+    for index, (table, devices) in enumerate(
+        zip(topology.learner_tables, topology.learner_devices, strict=True)
+    ):
+        sampler = replay.sampler(table, learner_config.batch_size)
+        prefetcher = Prefetcher(learner_config, devices, sampler.sample)
+        learners.append(
+            Learner(
+                learner_config,
+                loss_fn,
+                devices,
+                waits.timed("learner", prefetcher.next_batch),
+                pull=functools.partial(server.pull, index),
+                push=functools.partial(server.push, index),
+            )
+        )
+        samplers.append(sampler)
+        prefetchers.append(prefetcher)
+
+    policy = waits.timed("policy", make_policy(network))
+    actors, writers, exploration = [], [], []
+    for index, table in enumerate(topology.actor_tables):
+        writer = replay.writer(table, config.env.num_environments)
+        epsilons = _epsilons(config, recipe.exploration(config), coordinator, index)
+        writers.append(writer)
+        exploration.append(epsilons)
+        ports = ActorPorts(
+            ready=waits.timed("actor", writer.ready),
+            pull=waits.timed("pull", server.pull_policy),
+            epsilons=epsilons,
+            count_steps=coordinator.count_steps,
+            report=episodes.add,
+            close=writer.close,
+        )
+        environment = make_environment(
+            config.environment, config.env, seed=_seed(config.run.seed, "environment", generation, index)
+        )
+        actors.append(
+            Actor(
+                index,
+                TimedEnvironment(environment, waits, "environment"),
+                policy,
+                recipe.accumulator(config, writer),
+                ports,
+                config.env.frame_stack,
+                config.actor.parameter_period_steps,
+                config.learner.max_abs_reward,
+                jax.random.fold_in(jax.random.fold_in(actor_key, index), generation),
+            )
+        )
+    if not learner_config.prefetch_batches:
+        prefetchers = []
+    return System(
+        config, topology, spec, actors, writers, samplers, prefetchers, learners, server, replay, episodes, waits,
+        exploration,
+    )
+
+
+def _epsilons(
+    config: Config, epsilon: ExplorationFn, coordinator: Coordinator, actor: int
+) -> Callable[[int], np.ndarray]:
+    """The exploration of one actor's environments, given the version of the parameters that it holds."""
+    size = config.env.num_environments
+    total = size * config.actor.num_actors
+    indices = range(actor * size, (actor + 1) * size)
+
+    def epsilons(version: int) -> np.ndarray:
+        progress = Progress(coordinator.steps, max(0, version))
+        return np.array([epsilon(progress, index, total) for index in indices], np.float32)
+
+    return epsilons
+
+
+def _seed(*parts: int | str) -> int:
+    """A seed for one part of a run: different parts and different runs do not share one."""
+    entropy = [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in parts]
+    return int(np.random.SeedSequence(entropy).generate_state(1)[0] >> 1)  # fits a signed 32-bit integer
+
+
+def checksum(parameters: Parameters) -> str:
+    """SHA-256 over the parameters as one flat float32 vector."""
+    return hashlib.sha256(np.asarray(ravel_pytree(parameters)[0], np.float32).tobytes()).hexdigest()

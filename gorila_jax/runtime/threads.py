@@ -1,0 +1,48 @@
+"""One thread per worker in this process: the embedded default."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from gorila_jax.runtime.coordinator import Coordinator
+
+STEP_TIMEOUT_S = 0.2  # the longest a worker waits before it looks at the stop signal
+JOIN_TIMEOUT_S = 20.0
+
+
+class Worker(Protocol):
+    def step(self, timeout_s: float) -> bool: ...
+
+
+def run_threads(
+    workers: Mapping[str, Worker], coordinator: Coordinator, tick: Callable[[], None], tick_period_s: float
+) -> None:
+    """Steps every worker in its own thread until the stop signal, and calls `tick` meanwhile.
+
+    The first exception of a worker stops all of them and ends up in `coordinator.failure`.
+    """
+
+    def loop(worker: Worker) -> None:
+        try:
+            while not coordinator.stopped():
+                worker.step(STEP_TIMEOUT_S)
+        except BaseException as failure:  # handed to the thread that waits for us, with its traceback
+            coordinator.stop("failure", failure)
+
+    threads = [
+        threading.Thread(target=loop, args=(worker,), name=name, daemon=True) for name, worker in workers.items()
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        while not coordinator.wait(tick_period_s):
+            tick()
+    finally:
+        coordinator.stop("failure")
+        for thread in threads:
+            thread.join(JOIN_TIMEOUT_S)
+    stuck = [thread.name for thread in threads if thread.is_alive()]
+    if stuck and coordinator.failure is None:
+        coordinator.stop("failure", RuntimeError(f"did not stop within {JOIN_TIMEOUT_S:.0f} s: {', '.join(stuck)}"))

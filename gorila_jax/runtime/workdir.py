@@ -1,0 +1,256 @@
+"""The directory of one run: what was run, with what, and everything that came out of it.
+
+    config.json     the experiment: the whole configuration, the seed included; its presence makes a workdir
+    versions.json   one record per start of the run: libraries, code, python, platform, devices
+    checkpoints/    see `gorila_jax.checkpoints`
+    metrics.csv     see `gorila_jax.runtime.metrics`
+    tensorboard/    the same as events for TensorBoard
+    .lock           held by the process that trains here
+
+Nothing in it is overwritten by a run that does not continue it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import fnmatch
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from gorila_jax.types import ConfigError, GorilaError
+
+CONFIG = "config.json"
+VERSIONS = "versions.json"
+LOCK = ".lock"
+_TEMPORARY = ".tmp"
+
+_LIBRARIES = (
+    "jax", "jaxlib", "numpy", "flax", "optax", "dm-haiku", "envpool", "dm-reverb", "tensorflow-cpu",
+    "tensorflow", "orbax-checkpoint", "gymnasium", "ray", "tensorboardX", "rich",
+)  # fmt: skip
+_ABSENT = object()
+
+
+class Workdir:
+    """An opened, locked workdir. Close it, or use it as a context manager, to let others in."""
+
+    def __init__(self, path: Path, resumed: bool, changed: dict[str, tuple[Any, Any]], lock: int) -> None:
+        self.path = path
+        self.resumed = resumed  # it existed before
+        self.changed = changed  # fields that were allowed to differ and do: (old, new)
+        self.checkpoints = str(path / "checkpoints")
+        self._lock: int | None = lock
+
+    def close(self) -> None:
+        """Releases the lock; harmless when repeated."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Workdir:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_workdir(
+    path: str | os.PathLike[str], experiment: Mapping[str, Any], *, may_change: Iterable[str] = ()
+) -> Workdir:
+    """Makes a workdir for `experiment` at `path`, or opens the one of the same experiment again.
+
+    Args:
+      path: absent, an empty directory, or a workdir.
+      experiment: the configuration as nested dicts of JSON values.
+      may_change: dotted names of fields that a resumed run may set anew, with `*` as in shells: those that
+        change how long a run goes on and how it is watched, not what it computes. `config.json` follows them.
+
+    Raises:
+      ConfigError: `path` is in use, holds another experiment (the message names the fields) or other files.
+      GorilaError: it cannot be written.
+    """
+    experiment = json.loads(json.dumps(experiment))  # tuples become lists, as they will be when read back
+    path = Path(path).absolute()
+    try:
+        _refuse_foreign(path)
+        path.mkdir(parents=True, exist_ok=True)
+        lock = _lock(path)
+    except OSError as error:
+        raise GorilaError(f"cannot use {path} as a workdir: {error}") from error
+    try:
+        _refuse_foreign(path)
+        resumed = (path / CONFIG).exists()
+        changed: dict[str, tuple[Any, Any]] = {}
+        if resumed:
+            changed = _compare(path, load_experiment(path), experiment, tuple(may_change))
+        starts = json.loads((path / VERSIONS).read_text()) if resumed and (path / VERSIONS).exists() else []
+        _write_json(path / VERSIONS, [*starts, {"started_unix_seconds": round(time.time(), 3), **versions()}])
+        if changed or not resumed:
+            _write_json(path / CONFIG, experiment)  # last: from here on it is a workdir
+    except OSError as error:
+        os.close(lock)
+        raise GorilaError(f"cannot use {path} as a workdir: {error}") from error
+    except BaseException:
+        os.close(lock)
+        raise
+    return Workdir(path, resumed, changed, lock)
+
+
+def load_experiment(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The configuration that the workdir at `path` was made with.
+
+    Raises:
+      ConfigError: there is no workdir, or its config.json is damaged.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise ConfigError(f"no workdir at {path}: {'it is a file' if path.exists() else 'it does not exist'}")
+    if not (path / CONFIG).is_file():
+        raise ConfigError(f"{path} is no workdir: it has no {CONFIG}")
+    try:
+        experiment = json.loads((path / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path / CONFIG} cannot be read: {error}") from error
+    if not isinstance(experiment, dict):
+        raise ConfigError(f"{path / CONFIG} holds no configuration")
+    return experiment
+
+
+def versions() -> dict[str, Any]:
+    """Everything that could explain why two runs of one configuration differ: JSON values only."""
+    import jax  # initialises its devices, which is why this is called no earlier than needed
+
+    libraries = {}
+    for name in _LIBRARIES:
+        try:
+            libraries[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    try:
+        package = importlib.metadata.version("gorila_jax")
+    except importlib.metadata.PackageNotFoundError:
+        package = None
+    return {
+        "gorila_jax": package,
+        **_code_version(Path(__file__).resolve().parents[1]),
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "cpu_count": os.cpu_count(),
+        "devices": [f"{device.platform}:{device.id} {device.device_kind}" for device in jax.devices()],
+        "libraries": libraries,
+    }
+
+
+def _code_version(package: Path) -> dict[str, Any]:
+    """Commit of the checkout that `package` is a tracked part of, and whether the files differ from it."""
+    unknown = {"git_commit": None, "git_modified": None}
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", "-C", str(package), *arguments],
+                capture_output=True, text=True, timeout=30, check=False,
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    # An installed copy may lie in a virtual environment inside somebody else's checkout.
+    if git("ls-files", "--error-unmatch", "types.py") is None:
+        return unknown
+    commit, status = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", ".")
+    return {"git_commit": commit, "git_modified": None if status is None else bool(status)}
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Raises ConfigError unless `path` is absent, a workdir, or holds at most an interrupted start of one."""
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise ConfigError(f"--workdir={path} is a file; give a directory")
+    if (path / CONFIG).exists():
+        return
+    ours = {LOCK, VERSIONS, VERSIONS + _TEMPORARY, CONFIG + _TEMPORARY}
+    foreign = sorted(entry.name for entry in path.iterdir() if entry.name not in ours)
+    if foreign:
+        raise ConfigError(
+            f"--workdir={path} holds other files ({', '.join(foreign[:3])}"
+            f"{', ...' if len(foreign) > 3 else ''}) and is no workdir; give a new directory"
+        )
+
+
+def _lock(path: Path) -> int:
+    """A descriptor that holds the lock of `path` while it is open; the kernel drops it with the process."""
+    descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.read(descriptor, 64).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        raise ConfigError(
+            f"--workdir={path} is in use by pid {owner}; stop that run or give another --workdir"
+        ) from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _compare(
+    path: Path, old: Mapping[str, Any], new: Mapping[str, Any], may_change: tuple[str, ...]
+) -> dict[str, tuple[Any, Any]]:
+    """The fields that differ, all of them allowed to; raises ConfigError with those that are not."""
+    before, after = _flatten(old), _flatten(new)
+    names = [*after, *(name for name in before if name not in after)]
+    pairs = {name: (before.get(name, _ABSENT), after.get(name, _ABSENT)) for name in names}
+    changed = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    refused = [
+        f"  {name}: {_show(was)} -> {_show(now)}"
+        for name, (was, now) in changed.items()
+        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in may_change)
+    ]
+    if refused:
+        raise ConfigError(
+            f"--workdir={path} holds another experiment. These fields differ (old -> new):\n"
+            + "\n".join(refused)
+            + "\nGive another --workdir for the new experiment, or the old values to resume this one"
+        )
+    return {
+        name: (None if was is _ABSENT else was, None if now is _ABSENT else now)
+        for name, (was, now) in changed.items()
+    }
+
+
+def _show(value: Any) -> str:
+    return "(not set)" if value is _ABSENT else json.dumps(value, ensure_ascii=False)
+
+
+def _write_json(path: Path, value: Any) -> None:
+    """Replaces the file at `path` in one step."""
+    temporary = path.with_name(path.name + _TEMPORARY)
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump(value, file, indent=2, ensure_ascii=False)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

@@ -1,0 +1,48 @@
+"""What every program shares: how flags are parsed and how it ends.
+
+Exit codes: 0 done, 1 a fault of the run, 2 a setting or a flag that cannot work, 130 after SIGINT, 143 after
+SIGTERM.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from absl import app, flags, logging
+
+from gorila_jax.types import ConfigError, GorilaError
+
+
+def run(main: Callable[[], int]) -> None:
+    """Parses the flags, calls `main` and ends the process with its exit code."""
+    logging.set_verbosity(logging.WARNING)
+    app.run(lambda argv: _guarded(main), flags_parser=_parse)
+
+
+def _parse(argv: list[str]) -> list[str]:
+    try:
+        rest = flags.FLAGS(argv)[1:]
+    except flags.Error as error:
+        _fail(f"{error}; --help lists the flags, --helpfull all settings")
+    if flags.FLAGS.help or flags.FLAGS.helpfull or flags.FLAGS.helpshort:
+        print(flags.FLAGS.get_help() if flags.FLAGS.helpfull else flags.FLAGS.main_module_help())
+        sys.exit(0)
+    if rest:
+        _fail(f"{rest[0]!r} is no flag; flags are written --name=value")
+    return argv[:1]
+
+
+def _guarded(main: Callable[[], int]) -> None:
+    try:
+        sys.exit(main())
+    except ConfigError as error:
+        _fail(str(error))
+    except GorilaError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _fail(message: str) -> None:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(2)
