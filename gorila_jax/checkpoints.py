@@ -108,7 +108,8 @@ def save(
         raise
     except Exception as error:  # orbax and tensorstore report a full disk by exceptions of many types
         _discard(directory, building)
-        raise GorilaError(f"cannot save the checkpoint {final}: {error}") from error
+        reason = str(error).split(" [source locations=")[0]  # of tensorstore's own code
+        raise GorilaError(f"cannot save the checkpoint {final}: {reason}") from error
     try:
         _clean_up(directory)
         others = [old for old in list_checkpoints(directory) if old != frames]

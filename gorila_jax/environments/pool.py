@@ -6,35 +6,17 @@ import os
 from typing import Any
 
 import envpool
-import gymnasium.spaces
 import numpy as np
 
 from gorila_jax.config import EnvironmentConfig
 from gorila_jax.environments.ends import end_discounts, label_ends
 from gorila_jax.environments.names import is_atari
 from gorila_jax.environments.pictures import draw_observation
+from gorila_jax.environments.seeds import environment_seeds
+from gorila_jax.environments.spaces import action_count, checked_actions, observation_layout
 from gorila_jax.types import ConfigError, End, EnvironmentSpec, EnvironmentStep, GorilaError
 
-ATARI_OPTIONS = (
-    "frame_skip",
-    "noop_max",
-    "sticky_action_probability",
-    "full_action_set",
-    "life_loss_is_end",
-    "max_frames_per_episode",
-)
-"""Fields of EnvironmentConfig that mean something on Atari only."""
-
-_MAX_SEED = 2**31 - 1  # EnvPool's seeds are int32
-
-
-def refuse_atari_options(name: str, config: EnvironmentConfig) -> None:
-    """Raises ConfigError naming the Atari-only fields that were changed from their defaults."""
-    defaults = EnvironmentConfig()
-    changed = [field for field in ATARI_OPTIONS if getattr(config, field) != getattr(defaults, field)]
-    if changed:
-        values = ", ".join(f"{field}={getattr(config, field)!r}" for field in changed)
-        raise ConfigError(f"{values}: only Atari games have this, and {name} is none; leave it at its default")
+_NO_LIMIT = 2**31 - 1  # EnvPool's default for environments that know no time limit
 
 
 class PoolEnvironment:
@@ -157,7 +139,8 @@ class PoolEnvironment:
         if np.any(restarted & (elapsed_steps != 0)) or np.any(running & (elapsed_steps == 0)):
             raise ConfigError(
                 f"{self.spec.name}: this EnvPool {envpool.__version__} does not reset in the step after an "
-                f"end as it should (its step counters are {elapsed_steps.tolist()}); install the pinned version"
+                f"end, as it must, but in the same step or elsewhere (its step counters are "
+                f"{list(elapsed_steps)}); install the version in requirements.txt"
             )
 
     def _refuse_if_closed(self) -> None:
@@ -165,40 +148,34 @@ class PoolEnvironment:
             raise GorilaError(f"{self.spec.name}: the environment is closed")
 
 
-def checked_actions(actions: np.ndarray, num_environments: int, num_actions: int) -> np.ndarray:
-    """`actions` as [E] int32; ValueError when they are anything else. C++ would read past its tables."""
-    actions = np.asarray(actions)
-    if actions.shape != (num_environments,) or not np.issubdtype(actions.dtype, np.integer):
-        raise ValueError(f"actions are {actions.dtype}{list(actions.shape)}, not integers [{num_environments}]")
-    if actions.min() < 0 or actions.max() >= num_actions:
-        raise ValueError(f"actions go from 0 to {num_actions - 1}: {actions.tolist()}")
-    return actions.astype(np.int32)
-
-
 def make_pool_environment(
-    name: str, config: EnvironmentConfig, *, seed: int, num_environments: int, training: bool, renderable: bool
+    name: str,
+    config: EnvironmentConfig,
+    *,
+    seed: int,
+    num_environments: int,
+    training: bool,
+    renderable: bool,
 ) -> PoolEnvironment:
     """Makes `num_environments` environments of EnvPool; see `make_environment`. `name` is a full name."""
     options = _options(name, config, training)
+    _spec(name, _envpool_spec(name, options))  # refuses what we cannot learn in before anything starts
     _check_limit_is_kept(name, config, options)
-    # One seed each, drawn without repetition: EnvPool's own rule (seed + index) would give the second
-    # environment of one actor the stream of the first environment of the next.
-    seeds = np.random.default_rng(seed).choice(_MAX_SEED, size=num_environments, replace=False)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     pool = envpool.make_gymnasium(
         name,
         num_envs=num_environments,
         num_threads=min(config.num_threads or cores, num_environments),
-        seed=[int(each) for each in seeds],
+        seed=environment_seeds(seed, num_environments),
         **({"render_mode": "rgb_array"} if renderable else {}),
         **options,
     )
-    return PoolEnvironment(pool, _spec(name, pool.spec, config), config.discount)
+    return PoolEnvironment(pool, _spec(name, pool.spec), config.discount)
 
 
 def pool_environment_spec(name: str, config: EnvironmentConfig) -> EnvironmentSpec:
     """What `make_pool_environment` would give, as in training, without starting a pool."""
-    return _spec(name, _envpool_spec(name, _options(name, config, training=True)), config)
+    return _spec(name, _envpool_spec(name, _options(name, config, training=True)))
 
 
 def _envpool_spec(name: str, options: dict[str, Any]) -> Any:
@@ -212,10 +189,10 @@ def _options(name: str, config: EnvironmentConfig, training: bool) -> dict[str, 
     """EnvPool's arguments but for those of a single pool. Raises ConfigError for what it cannot do."""
     if config.gymnasium_workers != EnvironmentConfig().gymnasium_workers:
         raise ConfigError(
-            f"gymnasium_workers={config.gymnasium_workers!r}: {name} runs in EnvPool's threads, see num_threads"
+            f"gymnasium_workers={config.gymnasium_workers!r}: {name} runs in EnvPool's threads, "
+            "see num_threads"
         )
     if not is_atari(name):
-        refuse_atari_options(name, config)
         return {"max_episode_steps": config.max_steps_per_episode} if config.max_steps_per_episode else {}
     if config.max_steps_per_episode:
         raise ConfigError(
@@ -225,7 +202,7 @@ def _options(name: str, config: EnvironmentConfig, training: bool) -> dict[str, 
     if config.frame_skip < 1:
         raise ConfigError(f"frame_skip={config.frame_skip}: at least 1")
     if config.noop_max < 1:  # EnvPool crashes on 0
-        raise ConfigError(f"noop_max={config.noop_max}: at least 1, EnvPool always plays one no-op at a start")
+        raise ConfigError(f"noop_max={config.noop_max}: at least 1, EnvPool plays one no-op at every start")
     if not 0 <= config.sticky_action_probability <= 1:
         raise ConfigError(f"sticky_action_probability={config.sticky_action_probability}: from 0 to 1")
     if config.max_frames_per_episode < config.frame_skip:
@@ -261,19 +238,17 @@ def _check_limit_is_kept(name: str, config: EnvironmentConfig, options: dict[str
         )
 
 
-def _spec(name: str, pool_spec: Any, config: EnvironmentConfig) -> EnvironmentSpec:
+def _spec(name: str, pool_spec: Any) -> EnvironmentSpec:
     options = pool_spec.config._asdict()
-    num_actions = _num_actions(name, pool_spec, options)
-    space = pool_spec.observation_space
-    if not isinstance(space, gymnasium.spaces.Box):
-        raise ConfigError(
-            f"{name}: observations are {_kind(space)}; one array of numbers per step (a Box) is possible. "
-            "Flatten them in a gymnasium wrapper and name that as module:factory"
-        )
-    shape, frames_per_step = tuple(space.shape), 1
+    if options["max_num_players"] != 1:
+        raise ConfigError(f"environment {name}: {options['max_num_players']} players; only one is possible")
+    num_actions = action_count(name, pool_spec.action_space)
+    shape, dtype = observation_layout(name, pool_spec.observation_space)
+    frames_per_step = 1
     settings: dict[str, Any] = {"environment": name, "envpool_version": envpool.__version__}
     if is_atari(name):
-        shape, frames_per_step = shape[1:], options["frame_skip"]
+        shape = shape[1:]  # the stack of one frame
+        frames_per_step = options["frame_skip"]
         settings |= {
             "frame_skip": options["frame_skip"],
             "noop_max": options["noop_max"],
@@ -291,35 +266,13 @@ def _spec(name: str, pool_spec: Any, config: EnvironmentConfig) -> EnvironmentSp
             "mode": options["mode"],
             "difficulty": options["difficulty"],
         }
-    settings |= {"max_steps_per_episode": options["max_episode_steps"], "discount": config.discount}
+    limit = options["max_episode_steps"]
+    settings["max_steps_per_episode"] = None if limit == _NO_LIMIT else limit
     return EnvironmentSpec(
         name=name,
         observation_shape=shape,
-        observation_dtype=_stored_dtype(space.dtype),
+        observation_dtype=dtype,
         num_actions=num_actions,
         frames_per_step=frames_per_step,
         settings=settings,
     )
-
-
-def _num_actions(name: str, pool_spec: Any, options: dict[str, Any]) -> int:
-    try:
-        space = pool_spec.action_space
-    except Exception as error:  # EnvPool asserts inside for what Gymnasium has no space for
-        raise ConfigError(f"{name}: its actions are no Gymnasium space ({error})") from error
-    if not isinstance(space, gymnasium.spaces.Discrete):
-        raise ConfigError(f"{name}: actions are {_kind(space)}; only discrete actions are possible")
-    if options["max_num_players"] != 1:
-        raise ConfigError(f"{name}: {options['max_num_players']} players; only one is possible")
-    return int(space.n)
-
-
-def _kind(space: Any) -> str:
-    if isinstance(space, gymnasium.spaces.Box):
-        return f"continuous, Box{tuple(space.shape)}"
-    return type(space).__name__ if isinstance(space, gymnasium.spaces.Space) else "a dictionary of several"
-
-
-def _stored_dtype(dtype: Any) -> np.dtype:
-    """float64 is stored as float32: networks compute in no more."""
-    return np.dtype(np.float32) if np.dtype(dtype) == np.float64 else np.dtype(dtype)

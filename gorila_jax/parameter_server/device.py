@@ -124,6 +124,7 @@ class DeviceParameterServer:
         )
         self._copy = jax.pmap(lambda tree: jax.tree.map(jnp.copy, tree), devices=self._devices)
         self._lock = threading.Lock()
+        self._version_bound = 0
         zero = np.zeros((), np.int32)
         book = Book(zero, zero, zero, zero, np.zeros(STALENESS_BINS, np.int32))
         self._parameters = self._replicate(parameters)
@@ -225,7 +226,7 @@ class DeviceParameterServer:
         period = self._target_period_updates
         self._target: Parameters = target
         self._target_version: int = target_version
-        self._version_bound: int = version
+        self._version_bound = version
         self._next_target_version: int = (version // period + 1) * period
 
     def _replicate(self, tree: Any) -> Any:

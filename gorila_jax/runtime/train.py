@@ -19,7 +19,7 @@ from gorila_jax.agents import find_recipe
 from gorila_jax.agents.recipe import Recipe
 from gorila_jax.config import Config, to_json_dict, validate
 from gorila_jax.environments import environment_spec
-from gorila_jax.parameter_server import check_optimizer
+from gorila_jax.parameter_server import make_optimizer
 from gorila_jax.replay.signature import check_memory, estimate_bytes
 from gorila_jax.runtime import configure, topology
 from gorila_jax.runtime.coordinator import Coordinator
@@ -64,7 +64,8 @@ def make_plan(config: Config) -> Plan:
     validate(config)
     recipe = find_recipe(config.agent)
     recipe.validate(config)
-    check_optimizer(config.parameter_server, config.learner.num_learners)
+    many = config.learner.num_learners > 1 or config.parameter_server.num_shards > 1
+    make_optimizer(config.parameter_server, sharded=many)
     devices = claim_devices(config.run)
     spec = environment_spec(config.environment, config.env)
     placed = topology.make_topology(config, devices)

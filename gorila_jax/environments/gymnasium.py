@@ -1,0 +1,273 @@
+"""Any environment that a user brings as a `gymnasium.Env`."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from gorila_jax.config import EnvironmentConfig
+from gorila_jax.environments.ends import end_discounts, label_ends
+from gorila_jax.environments.pictures import draw_observation
+from gorila_jax.environments.seeds import environment_seeds
+from gorila_jax.environments.spaces import action_count, checked_actions, observation_layout
+from gorila_jax.types import ConfigError, End, EnvironmentSpec, EnvironmentStep, GorilaError
+
+_ELAPSED = "elapsed_steps"
+_CLOSE_TIMEOUT_S = 5.0
+_EXPECTED = "expected module:factory, where factory() returns a gymnasium.Env"
+
+
+class GymnasiumEnvironment:
+    """E environments of Gymnasium, one after the other or in a process each. Implements `types.Environment`.
+
+    The step after an end ignores that environment's action and resets it, as EnvPool does. Each
+    environment reports how many steps its episode has run, and that is compared on every step, so that
+    one that resets elsewhere cannot go unnoticed.
+
+    Args:
+        vector: of environments wrapped in `CountedSteps`, in `AutoresetMode.NEXT_STEP`.
+        spec: of one of them.
+        discount: gamma.
+        seed: of all of them, used at the first reset.
+    """
+
+    def __init__(self, vector: VectorEnv, spec: EnvironmentSpec, discount: float, seed: int):
+        self.spec = spec
+        self.num_environments: int = vector.num_envs
+        self._vector = vector
+        self._gamma = discount
+        self._seeds: list[int] | None = environment_seeds(seed, vector.num_envs)
+        space = vector.single_action_space
+        self._first_action = int(space.start) if isinstance(space, gymnasium.spaces.Discrete) else 0
+        self._ended = np.zeros(self.num_environments, bool)  # by the previous step
+        self._observation: np.ndarray | None = None
+        self._closed = False
+
+    def reset(self) -> EnvironmentStep:
+        """Starts every environment anew; `first` is true everywhere. Seeds only the first time, so that a
+        second `reset` does not repeat the first one's episodes."""
+        self._refuse_if_closed()
+        observation, _ = self._call(lambda: self._vector.reset(seed=self._seeds))
+        self._seeds = None
+        nothing = np.zeros(self.num_environments, bool)
+        return self._emit(observation, np.zeros(self.num_environments), nothing, nothing, ~nothing)
+
+    def step(self, actions: np.ndarray) -> EnvironmentStep:
+        """Takes `actions` [E] integers from 0 on, also where the environment's own start elsewhere.
+
+        Raises:
+            ValueError: an action that the environment does not have, or not one for each environment.
+            GorilaError: a process has died, or observations do not fit the environment's own space.
+            ConfigError: an environment resets in another step than it should.
+        """
+        self._refuse_if_closed()
+        if self._observation is None:
+            raise GorilaError(f"environment {self.spec.name}: step before reset")
+        actions = checked_actions(actions, self.num_environments, self.spec.num_actions)
+        actions = actions.astype(np.int64) + self._first_action
+        first = self._ended
+        observation, reward, terminated, truncated, info = self._call(lambda: self._vector.step(actions))
+        if not np.array_equal(np.asarray(info[_ELAPSED]) == 0, first):
+            raise ConfigError(
+                f"environment {self.spec.name} does not reset in the step after an end, as it must, but in "
+                f"the same step or elsewhere: its episodes have run {list(info[_ELAPSED])} steps"
+            )
+        return self._emit(observation, reward, terminated, truncated, first)
+
+    def render(self) -> np.ndarray:
+        """The picture that environment 0 shows now, [H, W, 3] uint8: its own where it was made `renderable`
+        and draws rgb_array pictures, and else its observation in grey.
+
+        Raises:
+            GorilaError: before the first reset.
+        """
+        self._refuse_if_closed()
+        if self._observation is None:
+            raise GorilaError(f"environment {self.spec.name}: render before reset")
+        if self._vector.render_mode != "rgb_array":
+            return draw_observation(self._observation[0])
+        return np.array(self._call(lambda: self._vector.call("render"))[0], np.uint8)
+
+    def close(self) -> None:
+        """Closes the environments and ends their processes within a few seconds. May be called again."""
+        if self._closed:
+            return
+        self._closed = True
+        if isinstance(self._vector, AsyncVectorEnv):
+            self._vector.close(timeout=_CLOSE_TIMEOUT_S)
+        else:
+            self._vector.close()
+
+    def _emit(
+        self,
+        observation: np.ndarray,
+        reward: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        first: np.ndarray,
+    ) -> EnvironmentStep:
+        end = label_ends(terminated, truncated, np.zeros(self.num_environments, bool))
+        self._ended = end != End.NONE
+        self._observation = np.asarray(observation).astype(self.spec.observation_dtype, copy=False)
+        return EnvironmentStep(
+            observation=self._observation,
+            reward=np.where(first, 0, reward).astype(np.float32),
+            discount=end_discounts(end, self._gamma),
+            end=end,
+            first=first,
+        )
+
+    def _call(self, function: Callable[[], Any]) -> Any:
+        try:
+            return function()
+        except (EOFError, ConnectionError) as error:
+            raise GorilaError(f"environment {self.spec.name}: one of its processes has died") from error
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise GorilaError(f"environment {self.spec.name}: the environment is closed")
+
+
+class CountedSteps(gymnasium.Wrapper):
+    """Replaces the environment's info by the number of steps since its reset, and checks observations.
+
+    Users' infos are dropped because nobody reads them, and batching them fails on many a type.
+    """
+
+    def __init__(self, env: gymnasium.Env):
+        super().__init__(env)
+        self._elapsed_steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]:
+        observation, _ = self.env.reset(seed=seed, options=options)
+        self._elapsed_steps = 0
+        return self._checked(observation), {_ELAPSED: 0}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict]:
+        observation, reward, terminated, truncated, _ = self.env.step(int(action))
+        self._elapsed_steps += 1
+        return self._checked(observation), reward, terminated, truncated, {_ELAPSED: self._elapsed_steps}
+
+    def _checked(self, observation: Any) -> Any:
+        if np.shape(observation) != self.observation_space.shape:
+            raise GorilaError(
+                f"{self.env} gave an observation of shape {np.shape(observation)}, but its observation_space "
+                f"says {self.observation_space.shape}"
+            )
+        return observation
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvironmentMaker:
+    """Makes one environment, here or in a process of its own (so it carries the name, not the factory)."""
+
+    name: str  # module:factory
+    max_steps_per_episode: int  # 0: the environment's own
+    renderable: bool
+
+    def __call__(self) -> gymnasium.Env:
+        factory = load_factory(self.name)
+        arguments = {"render_mode": "rgb_array"} if self.renderable and _takes_render_mode(factory) else {}
+        env = factory(**arguments)
+        if not isinstance(env, gymnasium.Env):
+            raise ConfigError(f"environment {self.name!r}: its factory returned a {type(env)}; {_EXPECTED}")
+        if self.max_steps_per_episode:
+            env = gymnasium.wrappers.TimeLimit(env, self.max_steps_per_episode)
+        return CountedSteps(env)
+
+
+def load_factory(name: str) -> Callable[..., gymnasium.Env]:
+    """What `module:factory` names. The current directory is put before all other places of modules, and
+    stays there, since the module may import its neighbours later.
+
+    Raises:
+        ConfigError: there is no such thing, or it is not callable; the message names the path.
+    """
+    module_name, _, attribute = name.partition(":")
+    if not module_name or not attribute:
+        raise ConfigError(f"environment {name!r}: {_EXPECTED}")
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise ConfigError(
+            f"environment {name!r}: importing {module_name!r} failed with {type(error).__name__}: {error}; "
+            f"{_EXPECTED}, and module lies in {os.getcwd()} or on PYTHONPATH"
+        ) from error
+    if not hasattr(module, attribute):
+        close = difflib.get_close_matches(attribute, dir(module), n=3)
+        meant = f"; did you mean {', '.join(close)}?" if close else ""
+        where = getattr(module, "__file__", module_name)
+        raise ConfigError(f"environment {name!r}: {where} has no {attribute!r}{meant}; {_EXPECTED}")
+    factory = getattr(module, attribute)
+    if not callable(factory):
+        raise ConfigError(f"environment {name!r}: {attribute!r} is a {type(factory)}; {_EXPECTED}")
+    return factory
+
+
+def make_gymnasium_environment(
+    name: str, config: EnvironmentConfig, *, seed: int, num_environments: int, renderable: bool
+) -> GymnasiumEnvironment:
+    """Makes `num_environments` environments of the user's; see `make_environment`."""
+    _refuse_pool_options(name, config)
+    makers = [EnvironmentMaker(name, config.max_steps_per_episode, renderable)] * num_environments
+    spec = gymnasium_environment_spec(name, config)
+    vector: VectorEnv
+    if config.gymnasium_workers == "serial":
+        vector = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
+    else:
+        # spawn: forking a process in which JAX runs freezes the child
+        vector = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.NEXT_STEP)
+    return GymnasiumEnvironment(vector, spec, config.discount, seed)
+
+
+def gymnasium_environment_spec(name: str, config: EnvironmentConfig) -> EnvironmentSpec:
+    """What every environment of this name is like. Makes one and closes it."""
+    _refuse_pool_options(name, config)
+    env = EnvironmentMaker(name, config.max_steps_per_episode, renderable=False)()
+    try:
+        shape, dtype = observation_layout(name, env.observation_space)
+        num_actions = action_count(name, env.action_space)
+        own_limit = env.spec.max_episode_steps if env.spec else None
+    finally:
+        env.close()
+    limits = [limit for limit in (config.max_steps_per_episode, own_limit) if limit]
+    return EnvironmentSpec(
+        name=name,
+        observation_shape=shape,
+        observation_dtype=dtype,
+        num_actions=num_actions,
+        frames_per_step=1,
+        settings={
+            "environment": name,
+            "gymnasium_version": gymnasium.__version__,
+            "max_steps_per_episode": min(limits) if limits else None,
+        },
+    )
+
+
+def _refuse_pool_options(name: str, config: EnvironmentConfig) -> None:
+    if config.gymnasium_workers not in ("serial", "processes"):
+        raise ConfigError(f"gymnasium_workers={config.gymnasium_workers!r}: 'serial' or 'processes'")
+    if config.num_threads:
+        raise ConfigError(
+            f"num_threads={config.num_threads}: {name} does not run in EnvPool's threads; leave it at 0 and "
+            "see gymnasium_workers"
+        )
+
+
+def _takes_render_mode(factory: Callable[..., gymnasium.Env]) -> bool:
+    parameters = inspect.signature(factory).parameters
+    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+    return takes_any or "render_mode" in parameters

@@ -1,0 +1,53 @@
+"""Which observations and actions are possible, the same for every source of environments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium.spaces
+import numpy as np
+
+from gorila_jax.types import ConfigError
+
+
+def observation_layout(name: str, space: Any) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and dtype of one stored observation. float64 is stored as float32: networks compute in no more.
+
+    Raises:
+        ConfigError: anything but one array of numbers.
+    """
+    if not isinstance(space, gymnasium.spaces.Box):
+        raise ConfigError(
+            f"environment {name}: observations are {_kind(space)}; only one array of numbers (a Box) per "
+            "step is possible. A gymnasium wrapper can flatten them: name it module:factory"
+        )
+    dtype = np.dtype(np.float32) if space.dtype == np.float64 else np.dtype(space.dtype)
+    return tuple(space.shape), dtype
+
+
+def action_count(name: str, space: Any) -> int:
+    """How many actions there are. Raises ConfigError for anything but discrete ones."""
+    if not isinstance(space, gymnasium.spaces.Discrete):
+        raise ConfigError(
+            f"environment {name}: actions are {_kind(space)}; only discrete actions (Discrete) are possible, "
+            "since Q-learning compares the value of every action"
+        )
+    return int(space.n)
+
+
+def checked_actions(actions: np.ndarray, num_environments: int, num_actions: int) -> np.ndarray:
+    """`actions` as [E] int32. Raises ValueError for anything else: C++ would read past its tables."""
+    actions = np.asarray(actions)
+    if actions.shape != (num_environments,) or not np.issubdtype(actions.dtype, np.integer):
+        raise ValueError(f"actions are {actions.dtype}{actions.shape}, not {num_environments} integers")
+    if actions.min() < 0 or actions.max() >= num_actions:
+        raise ValueError(f"actions go from 0 to {num_actions - 1}: {actions.tolist()}")
+    return actions.astype(np.int32)
+
+
+def _kind(space: Any) -> str:
+    if isinstance(space, gymnasium.spaces.Box):
+        return f"continuous, Box{tuple(space.shape)}"
+    if isinstance(space, gymnasium.spaces.Space):
+        return type(space).__name__
+    return "several named arrays"

@@ -1,0 +1,87 @@
+"""The configuration: overrides, types, ranges, JSON, and that no field is for show."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import pytest
+
+from gorila_jax import config as configs
+from gorila_jax.config import Config, ConfigError, override, validate
+
+PACKAGE = pathlib.Path(configs.__file__).parent
+
+
+def test_text_is_parsed_to_the_type_of_the_field():
+    changed = override(
+        Config(),
+        {
+            "learner.batch_size": "64",
+            "network.filters": "16,32",
+            "run.total_frames": "1e6",
+            "run.lockstep": "true",
+            "env.discount": "1",
+            "parameter_server.optimizer_options": "decay=0.95,centered=true",
+            "replay.server_addresses": "a:1,b:2",
+        },
+    )
+    assert changed.learner.batch_size == 64
+    assert changed.network.filters == (16, 32)
+    assert changed.run.total_frames == 1_000_000
+    assert changed.run.lockstep is True
+    assert changed.env.discount == 1.0
+    assert changed.parameter_server.optimizer_options == (("decay", 0.95), ("centered", True))
+    assert changed.replay.server_addresses == ("a:1", "b:2")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        ("learner.batch_sise", "3", "learner.batch_size"),
+        ("learner.batch_size", "3.5", "3.5"),
+        ("learner.batch_size", 3.0, "int"),
+        ("run.lockstep", "maybe", "true or false"),
+        ("nothing.like_it", "1", "env.num_environments"),
+        ("network.filters", "a,b", "(32, 64, 64)"),
+        ("parameter_server.optimizer_options", "eps", "eps"),
+    ],
+)
+def test_a_wrong_override_is_refused_with_what_is_possible(path, value, says):
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        override(Config(), {path: value})
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"learner.batch_size": 0}, "learner.batch_size"),
+        ({"env.discount": 1.5}, "env.discount"),
+        ({"parameter_server.learning_rate": float("nan")}, "learning_rate"),
+        ({"network.torso": "resnet"}, "nature"),
+        ({"replay.capacity_transitions": 10}, "learning would never start"),
+        ({"replay.layout": "local", "actor.num_actors": 3, "learner.num_learners": 2}, "multiple"),
+        ({"run.lockstep": True, "replay.backend": "reverb"}, "memory"),
+    ],
+)
+def test_values_that_cannot_work_are_refused_by_name(values, says):
+    with pytest.raises(ConfigError, match=says):
+        validate(override(Config(), values))
+
+
+def test_json_and_back_gives_the_same_configuration():
+    changed = override(Config(), {"network.filters": "16,32", "parameter_server.optimizer_options": "eps=1e-5"})
+    assert configs.from_json_dict(configs.to_json_dict(changed)) == changed
+
+
+def test_the_defaults_are_valid_and_every_field_says_what_it_means():
+    validate(Config())
+    assert all(len(field.meaning) > 8 for field in configs.fields().values())
+
+
+def test_every_field_is_read_somewhere():
+    source = "\n".join(
+        path.read_text() for path in PACKAGE.rglob("*.py") if path != PACKAGE / "config.py"
+    )
+    unread = [path for path in configs.fields() if not re.search(rf"\.{path.split('.')[-1]}\b", source)]
+    assert not unread
