@@ -52,6 +52,7 @@ class GymnasiumEnvironment:
         self._ended = np.zeros(self.num_environments, bool)  # by the previous step
         self._observation: np.ndarray | None = None
         self._closed = False
+        self._broken = False  # a process has died
 
     def reset(self) -> EnvironmentStep:
         """Starts every environment anew; `first` is true everywhere. Seeds only the first time, so that a
@@ -104,7 +105,8 @@ class GymnasiumEnvironment:
             return
         self._closed = True
         if isinstance(self._vector, AsyncVectorEnv):
-            self._vector.close(timeout=_CLOSE_TIMEOUT_S)
+            # Asking politely would wait for answers that the dead one owes.
+            self._vector.close(timeout=_CLOSE_TIMEOUT_S, terminate=self._broken)
         else:
             self._vector.close()
 
@@ -131,6 +133,7 @@ class GymnasiumEnvironment:
         try:
             return function()
         except (EOFError, ConnectionError) as error:
+            self._broken = True
             raise GorilaError(f"environment {self.spec.name}: one of its processes has died") from error
 
     def _refuse_if_closed(self) -> None:

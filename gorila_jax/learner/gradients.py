@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from gorila_jax.config import LearnerConfig
 from gorila_jax.rl import guards
@@ -56,9 +55,9 @@ def make_gradient_fn(loss_fn: LossFn, config: LearnerConfig, devices: Sequence[j
     """Builds the pmap-ed gradient function of one learner.
 
     D devices give the gradient that one would give on the concatenated batch: each differentiates the mean
-    over its own share, and the mean over devices comes after (differentiating a loss that is already averaged
-    over devices scales the gradient by their number). No argument is donated: no output has a batch's shape,
-    and the guard state may be read for a checkpoint meanwhile.
+    over its own share, and the mean over devices comes after (differentiating a loss that is already summed
+    over devices gives D times the gradient). No argument is donated: no output has a batch's shape, and the
+    guard state may be read for a checkpoint meanwhile.
 
     Args:
       loss_fn: of the agent.
@@ -80,8 +79,9 @@ def make_gradient_fn(loss_fn: LossFn, config: LearnerConfig, devices: Sequence[j
         (loss, mean_abs_td_error), gradients = jax.value_and_grad(weighted_mean, has_aux=True)(parameters)
         loss, mean_abs_td_error, gradients = jax.lax.pmean((loss, mean_abs_td_error, gradients), "devices")
 
-        # One non-finite element makes the norm non-finite.
-        norm = optax.global_norm(gradients)
+        squares = [jnp.sum(jnp.square(gradient)) for gradient in jax.tree_util.tree_leaves(gradients)]
+        norm = jnp.sqrt(sum(squares))
+        # One element that is not finite makes the norm not finite.
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
         if config.max_gradient_norm:
             scale = jnp.minimum(1.0, config.max_gradient_norm / norm)

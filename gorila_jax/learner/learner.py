@@ -49,7 +49,8 @@ class Learner:
         self._gradient_fn = make_gradient_fn(loss_fn, config, devices)
         self._guard = self._replicate(guards.initial_guard_state())
         self._unread: jax.Array | None = None  # metrics of the update dispatched last
-        self._recent: list[LearnerMetrics] = []  # read since `metrics` was called last
+        self._sums = np.zeros(len(LearnerMetrics._fields))  # over the finite updates that were read ...
+        self._summed_updates = 0  # ... since `metrics` was called last
         self._nonfinite_in_a_row = 0
         self._lock = threading.Lock()  # holds the counters and the guard together for `state` and `metrics`
         self.updates = 0
@@ -87,19 +88,20 @@ class Learner:
             self._read(unread)
 
     def metrics(self) -> dict[str, float]:
-        """Counters, and means over the finite updates read since the call before (absent if there were none)."""
+        """Counters, and means over the finite updates read since the call before (absent if none were)."""
         with self._lock:
-            recent, self._recent = self._recent, []
+            sums, self._sums = self._sums, np.zeros_like(self._sums)
+            summed, self._summed_updates = self._summed_updates, 0
             numbers: dict[str, float] = dict(self._counters())
-        if recent:
-            means = LearnerMetrics(*np.mean(recent, axis=0).tolist())
+        if summed:
+            means = LearnerMetrics(*(sums / summed).tolist())
             numbers["loss"] = means.loss
             numbers["mean_abs_td_error"] = means.mean_abs_td_error
             numbers["gradient_norm"] = means.gradient_norm
         return numbers
 
     def state(self) -> dict[str, Any]:
-        """Counters and guard state, for a checkpoint: ints and numpy scalars, the same for any device count."""
+        """Counters and guard state, for a checkpoint: numbers that fit any count of devices."""
         with self._lock:
             counters, guard = self._counters(), self._guard
         return {**counters, "guard": {name: _first(value) for name, value in guard._asdict().items()}}
@@ -129,7 +131,8 @@ class Learner:
         last = LearnerMetrics(*_first(metrics).tolist())
         with self._lock:
             if last.finite:
-                self._recent.append(last)
+                self._sums += last
+                self._summed_updates += 1
                 self._nonfinite_in_a_row = 0
             else:
                 self.nonfinite_updates += 1

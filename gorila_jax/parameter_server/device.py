@@ -66,9 +66,8 @@ def apply_gradient(
     Returns:
       Parameters, optimizer state and book after it.
     """
-    values_finite = [jnp.isfinite(gradient).all() for gradient in jax.tree.leaves(gradients)]
     age = jnp.abs(book.version - version)
-    is_nonfinite = ~functools.reduce(jnp.logical_and, values_finite, finite)
+    is_nonfinite = ~(finite & all_finite(gradients))
     is_outlier = outlier & ~is_nonfinite
     is_stale = (age > max_staleness_updates) & (max_staleness_updates > 0) & ~is_nonfinite & ~is_outlier
     accepted = ~(is_nonfinite | is_outlier | is_stale)
@@ -101,25 +100,31 @@ class DeviceParameterServer:
     """
 
     def __init__(
-        self, parameters: Parameters, config: ParameterServerConfig, devices: Sequence[jax.Device]
+        self,
+        parameters: Parameters,
+        config: ParameterServerConfig,
+        devices: Sequence[jax.Device],
+        donate: bool | None = None,
     ) -> None:
         """
         Args:
           parameters: the network's, without a device axis.
           config: `num_shards` is ignored.
           devices: of the learner, in the order of its own pmap.
+          donate: whether gradients and optimizer state are; None: see `donation_pays`.
 
         Raises:
           ConfigError: from `make_optimizer`.
         """
         optimizer = make_optimizer(config)
+        donate = donation_pays(devices) if donate is None else donate
         self._devices = list(devices)
         self._target_period_updates = config.target_period_updates
         self._apply = jax.pmap(
             functools.partial(
                 apply_gradient, optimizer=optimizer, max_staleness_updates=config.max_staleness_updates
             ),
-            donate_argnums=(1, 3),
+            donate_argnums=(1, 3) if donate else (),
             devices=self._devices,
         )
         self._copy = jax.pmap(lambda tree: jax.tree.map(jnp.copy, tree), devices=self._devices)
@@ -127,7 +132,8 @@ class DeviceParameterServer:
         self._version_bound = 0
         zero = np.zeros((), np.int32)
         book = Book(zero, zero, zero, zero, np.zeros(STALENESS_BINS, np.int32))
-        self._parameters = self._replicate(parameters)
+        # Copied first: a transfer may read the caller's arrays only later.
+        self._parameters = self._replicate(jax.tree.map(np.array, parameters))
         self._optimizer_state = jax.pmap(optimizer.init, devices=self._devices)(self._parameters)
         self._book = self._replicate(book)
         self._set_target(self._parameters, 0, 0)
@@ -217,10 +223,10 @@ class DeviceParameterServer:
                 nonfinite=np.int32(counters["nonfinite"]),
                 staleness_histogram=np.array(counters["staleness_histogram"], np.int32),
             )
-            self._parameters = self._replicate(parameters)
-            self._optimizer_state = self._replicate(optimizer_state)
-            self._book = self._replicate(book)
-            self._set_target(self._replicate(target), target_version, version)
+            self._parameters, target, self._optimizer_state, self._book = self._replicate(
+                (parameters, target, optimizer_state, book)
+            )
+            self._set_target(target, target_version, version)
 
     def _set_target(self, target: Parameters, target_version: int, version: int) -> None:
         period = self._target_period_updates
@@ -246,6 +252,18 @@ def _status(book: Book, target_version: int) -> ServerStatus:
         nonfinite=int(host.nonfinite),
         staleness_histogram=tuple(int(count) for count in host.staleness_histogram),
     )
+
+
+def all_finite(tree: Any) -> jax.Array:
+    """Whether no array of a pytree holds a NaN or an infinity: bool scalar."""
+    # Counted in float32: newer jax on a CPU reduces booleans several times slower than floats.
+    bad = [jnp.sum(~jnp.isfinite(leaf), dtype=jnp.float32) for leaf in jax.tree.leaves(tree)]
+    return sum(bad, start=jnp.zeros(())) == 0
+
+
+def donation_pays(devices: Sequence[jax.Device]) -> bool:
+    """Everywhere but on the CPU, where a call with donated buffers waits for its result (jax 0.4.34)."""
+    return devices[0].platform != "cpu"
 
 
 def first_replica(tree: Any) -> Any:

@@ -1,9 +1,9 @@
 """What a parameter server saves: plain dicts of host arrays, the same keys in both forms.
 
-    parameters, target_parameters   the network's pytree, lists and tuples as dicts
-    optimizer                       shard number to optax state; the device form has one shard, "0"
-    versions, target_versions       [S] int64, in updates
-    counters                        of `ServerStatus`, int64
+parameters, target_parameters   the network's pytree, lists and tuples as dicts
+optimizer                       shard number to optax state; the device form has one shard, "0"
+versions, target_versions       [S] int64, in updates
+counters                        of `ServerStatus`, int64
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def to_host(tree: Any) -> Any:
 def from_host(template: Any, saved: Any) -> Any:
     """`saved` (from `to_host`) in the structure and dtypes of `template`.
 
-    Returns fresh host arrays: what becomes a donated buffer must never be memory that the caller holds.
+    Returns fresh host arrays: a transfer to a device may read them when the caller has long gone on.
     """
     as_dict = serialization.to_state_dict(template)
     leaves, structure = jax.tree_util.tree_flatten_with_path(as_dict)

@@ -21,7 +21,7 @@ from flax import jax_utils
 
 from gorila_jax.config import ParameterServerConfig
 from gorila_jax.parameter_server import host_state
-from gorila_jax.parameter_server.device import first_shards
+from gorila_jax.parameter_server.device import all_finite, donation_pays, first_shards
 from gorila_jax.parameter_server.host_state import STALENESS_BINS
 from gorila_jax.parameter_server.optimizers import make_optimizer
 from gorila_jax.types import ConfigError, Gradient, Parameters, ServerStatus, Snapshot
@@ -40,7 +40,7 @@ class ShardFunctions(NamedTuple):
     """Jitted once and shared by all shards, so that two sizes of slices mean two compilations."""
 
     init: Callable[[jax.Array], Any]  # parameters [n] to optimizer state
-    apply: Callable[[jax.Array, Any, jax.Array], tuple[jax.Array, Any]]  # donates state and gradient
+    apply: Callable[[jax.Array, Any, jax.Array], tuple[jax.Array, Any]]  # may donate state and gradient
     copy: Callable[[Any], Any]
 
 
@@ -62,13 +62,13 @@ class Shard:
         self._max_staleness_updates = max_staleness_updates
         self._lock = threading.Lock()
         self._parameters = self._put(parameters)
-        self._optimizer_state = functions.init(self._parameters)
+        self._optimizer_state = self._put(functions.init(self._parameters))
         self._version = 0
         self._target_parameters = self._parameters
         self._target_version = 0
 
     def push(self, version: int, gradient: jax.Array) -> int | None:
-        """Applies `gradient` [n] (consumed), computed from the slice of that `version`.
+        """Applies `gradient` [n] (it may be consumed), computed from the slice of that `version`.
 
         Returns:
           Its age in this shard's updates, or None if it was refused as older than the limit. A version ahead
@@ -110,7 +110,8 @@ class Shard:
         return ShardSnapshot(self._version, self._parameters, self._target_version, self._target_parameters)
 
     def _put(self, tree: Any) -> Any:
-        # A transfer may share the host's memory on the CPU; what gets donated must be ours alone.
+        # Copied, because a transfer may share the host's memory on the CPU and what gets donated must be ours
+        # alone. Put there even if it is there: the placement is part of what `apply` is compiled for.
         return self._functions.copy(jax.device_put(tree, self.device))
 
 
@@ -128,18 +129,21 @@ class ShardedParameterServer:
         parameters: Parameters,
         config: ParameterServerConfig,
         learner_devices: Sequence[Sequence[jax.Device]],
+        donate: bool | None = None,
     ) -> None:
         """
         Args:
           parameters: the network's, without a device axis; float32 throughout.
           config: of the server; `num_shards` from 1 to the number of single parameters.
           learner_devices: devices of every learner, in the order of its pmap. The shards take turns on them.
+          donate: whether optimizer states and slices of gradients are; None: see `device.donation_pays`.
 
         Raises:
           ConfigError: from `make_optimizer`; parameters of another type; more shards than single parameters.
         """
         optimizer = make_optimizer(config, sharded=True)
-        host = jax.tree.map(np.asarray, parameters)
+        # Copied first: a transfer may read the caller's arrays only later.
+        host = jax.tree.map(np.array, parameters)
         for path, leaf in jax.tree_util.tree_flatten_with_path(host)[0]:
             if leaf.dtype != np.float32:
                 raise ConfigError(
@@ -152,15 +156,18 @@ class ShardedParameterServer:
                 f"parameter_server.num_shards={config.num_shards} has to lie between 1 and the number of "
                 f"parameters, {flat.size}."
             )
+        # dict.fromkeys: each device once, in order, though several learners may share one.
+        devices = list(dict.fromkeys(device for devices in learner_devices for device in devices))
+        donate = donation_pays(devices) if donate is None else donate
         bounds = [i * flat.size // config.num_shards for i in range(config.num_shards + 1)]
         self._slices = [slice(start, end) for start, end in itertools.pairwise(bounds)]
         functions = ShardFunctions(
             init=jax.jit(optimizer.init),
-            apply=jax.jit(functools.partial(_apply, optimizer=optimizer), donate_argnums=(1, 2)),
+            apply=jax.jit(
+                functools.partial(_apply, optimizer=optimizer), donate_argnums=(1, 2) if donate else ()
+            ),
             copy=jax.jit(lambda tree: jax.tree.map(jnp.copy, tree)),
         )
-        # dict.fromkeys: each device once, in order, though several learners may share one.
-        devices = list(dict.fromkeys(device for devices in learner_devices for device in devices))
         flat_host = np.asarray(flat)
         self._shards = [
             Shard(
@@ -175,10 +182,12 @@ class ShardedParameterServer:
         self._split = jax.jit(self._split_gradient)
         self._assemble = jax.jit(self._assemble_parameters)
         self._policy_device = devices[0]
-        self._learner_devices = [list(devices) for devices in learner_devices]
-        self._assemble_replicated = [
-            jax.pmap(self._assemble_parameters, devices=devices) for devices in self._learner_devices
-        ]
+        self._learner_devices = [tuple(devices) for devices in learner_devices]
+        # Learners that share a device share the compiled function.
+        self._assemble_replicated = {
+            devices: jax.pmap(self._assemble_parameters, devices=devices)
+            for devices in set(self._learner_devices)
+        }
         self._targets: list[tuple[list[jax.Array], Parameters] | None] = [None] * len(learner_devices)
         self._counter_lock = threading.Lock()
         self._accepted = self._stale = self._outlier = self._nonfinite = 0
@@ -269,7 +278,8 @@ class ShardedParameterServer:
 
     def _send(self, learner: int, slices: list[jax.Array]) -> Parameters:
         """Slices on any devices to parameters [D, ...] on the learner's."""
-        return self._assemble_replicated[learner](jax_utils.replicate(slices, self._learner_devices[learner]))
+        devices = self._learner_devices[learner]
+        return self._assemble_replicated[devices](jax_utils.replicate(slices, devices))
 
     def _status(self, shards: list[ShardSnapshot]) -> ServerStatus:
         with self._counter_lock:
@@ -294,7 +304,7 @@ class ShardedParameterServer:
     def _split_gradient(self, gradients: Parameters) -> tuple[jax.Array, list[jax.Array]]:
         """Gradients [1, ...] to (whether all are finite, a slice for every shard)."""
         flat, _ = jax.flatten_util.ravel_pytree(jax.tree.map(lambda x: x[0], gradients))
-        return jnp.isfinite(flat).all(), [flat[part] for part in self._slices]
+        return all_finite(flat), [flat[part] for part in self._slices]
 
     def _assemble_parameters(self, slices: list[jax.Array]) -> Parameters:
         return self._unravel(jnp.concatenate(slices))

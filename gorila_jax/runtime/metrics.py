@@ -12,15 +12,17 @@ import io
 import math
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorboardX
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.summary_pb2 import Summary
 
-from gorila_jax.runtime import workdir as workdirs
+from gorila_jax.evaluation.saved_run import load_experiment
 from gorila_jax.types import GorilaError
 
 METRICS = "metrics.csv"
@@ -115,13 +117,19 @@ class MetricsWriter:
         try:
             temporary.write_text("".join(lines), encoding="utf-8")
             os.replace(temporary, self._path)
-            self._file = open(self._path, "r+b", buffering=0)  # noqa: SIM115 closed by close()
+            self._file = open(self._path, "r+b", buffering=0)
             self._end = self._file.seek(0, os.SEEK_END)
             self._row_start = self._end - (len(lines[-1].encode()) if kept else 0)
-            self._events = tensorboardX.SummaryWriter(
-                str(Path(directory) / TENSORBOARD),
-                purge_step=None if resumed_frames is None else resumed_frames + 1,
-            )
+            # The plain writer: tensorboardX's usual one queues to a thread, and blocks for ever if the disk
+            # was full once. Numbered, because two starts within a second would write to the same file.
+            tensorboard = Path(directory) / TENSORBOARD
+            tensorboard.mkdir(exist_ok=True)
+            number = len(list(tensorboard.iterdir()))
+            self._events = EventsWriter(str(tensorboard / "events"), filename_suffix=f".{number:04d}")
+            if number:  # TensorBoard forgets what earlier files say of this step and later ones
+                start = SessionLog(status=SessionLog.START)
+                self._events.write_event(Event(step=self._frames + 1, session_log=start))
+            self._events.flush()
         except OSError as error:
             raise GorilaError(f"cannot write metrics to {self._path}: {error}") from error
 
@@ -157,24 +165,19 @@ class MetricsWriter:
             while rest:  # unbuffered, so it may take less than all of it
                 rest = rest[self._file.write(rest) :]
             self._file.truncate()
+            if advanced:
+                self._events.write_event(_event(full))
+                self._events.flush()
         except OSError as error:
             raise GorilaError(f"cannot write metrics to {self._path}: {error}") from error
         self._frames, self._row_start, self._end = int(frames), start, start + len(line)
-        if advanced:
-            for name, value in full.items():
-                if not COLUMNS[name].text and value is not None:
-                    time_s = full["time"]
-                    self._events.add_scalar(
-                        tensorboard_tag(name), float(value), int(frames),
-                        walltime=None if time_s is None else float(time_s),
-                    )  # fmt: skip
-            self._events.flush()
         return full
 
     def close(self) -> None:
         """Closes the files; harmless when repeated."""
-        self._file.close()
-        self._events.close()
+        if not self._file.closed:
+            self._file.close()
+            self._events.close()
 
     def __enter__(self) -> MetricsWriter:
         return self
@@ -217,6 +220,18 @@ def _read_rows(path: Path) -> list[dict[str, str]]:
     return [dict(zip(COLUMNS, fields, strict=True)) for fields in table[1:] if len(fields) == len(COLUMNS)]
 
 
+def _event(row: Mapping[str, Value]) -> Event:
+    """The numbers of `row` for TensorBoard."""
+    values = [
+        Summary.Value(tag=tensorboard_tag(name), simple_value=float(value))
+        for name, value in row.items()
+        if value is not None and not COLUMNS[name].text
+    ]
+    return Event(
+        step=int(row["frames"] or 0), wall_time=float(row["time"] or 0.0), summary=Summary(value=values)
+    )
+
+
 def _line(fields: Any) -> str:
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerow(list(fields))
@@ -248,8 +263,8 @@ class ActorSummary(NamedTuple):
 
     actor: int
     episodes: int  # since the run began
-    return_mean: float | None  # over the last 100 episodes of each of its environments; None: after a
-    epsilon_mean: float | None  # restore, where its last one is older than what a checkpoint holds
+    return_mean: float  # over the last 100 episodes of each of its environments
+    epsilon_mean: float
 
 
 class EpisodeStatistics:
@@ -310,21 +325,42 @@ class EpisodeStatistics:
             return summaries
 
     def state(self) -> dict[str, Any]:
-        """Totals and the last episodes as a tree of plain values, for a checkpoint."""
+        """Totals and the last episodes, for a checkpoint.
+
+        Returns:
+          totals: episodes by actor; recent, streams: [episodes, fields of Episode] float64, NaN for None.
+        """
         with self._lock:
+            by_stream = [episode for episodes in self._by_stream.values() for episode in episodes]
             return {
                 "totals": {str(actor): total for actor, total in self._totals.items()},
-                "recent": [list(episode) for episode in self._recent],
+                "recent": _table(self._recent),
+                "streams": _table(by_stream),
             }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Takes back what `state` gave."""
         with self._lock:
             self._totals = {int(actor): int(total) for actor, total in state["totals"].items()}
-            self._recent.clear()
             self._by_stream.clear()
-            for fields in state["recent"]:
-                self._remember(Episode(*fields))
+            for episode in _episodes(state["streams"]):
+                self._remember(episode)
+            self._recent.clear()
+            self._recent.extend(_episodes(state["recent"]))
+
+
+def _table(episodes: Iterable[Episode]) -> np.ndarray:
+    rows = [[math.nan if field is None else float(field) for field in episode] for episode in episodes]
+    return np.array(rows, np.float64).reshape(len(rows), len(Episode._fields))
+
+
+def _episodes(table: np.ndarray) -> list[Episode]:
+    return [
+        Episode(
+            int(actor), int(environment), value, int(steps), epsilon, None if np.isnan(clipped) else clipped
+        )
+        for actor, environment, value, steps, epsilon, clipped in table.tolist()
+    ]
 
 
 def _mean(values: Sequence[float]) -> Any:
@@ -348,7 +384,7 @@ def plot_learning_curve(
     by_frames, by_minutes = figure.subplots(1, 2, sharey=True)
     environments: list[str] = []
     for path in paths:
-        experiment, metrics = workdirs.load_experiment(path), read_metrics(path)
+        experiment, metrics = load_experiment(path), read_metrics(path)
         known = np.isfinite(metrics["episode_return_mean"])
         if not known.any():
             raise GorilaError(f"{path} has no finished episode to plot")

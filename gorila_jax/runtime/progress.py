@@ -66,7 +66,7 @@ def bottleneck(
         return Bottleneck(f"actors{where}", f"learners wait for data {learner_wait_share:.0%} of their time")
     if actors_wait:
         return Bottleneck("learner", f"actors wait for the learners {actor_wait_share:.0%} of their time")
-    return Bottleneck("none", "actors and learners are both busy: more or faster processors would help")
+    return Bottleneck("none", "nobody waits, more or faster processors would help")
 
 
 def format_duration(seconds: float | None) -> str:
@@ -91,7 +91,7 @@ def eta_seconds(row: Row, total_frames: int) -> float | None:
     return max(0.0, total_frames - frames) / speed
 
 
-def format_line(row: Row, total_frames: int) -> str:
+def format_line(row: Row, total_frames: int, explanation: str = "") -> str:
     """`row` as one line that needs no header."""
     return ", ".join(
         [
@@ -104,7 +104,7 @@ def format_line(row: Row, total_frames: int) -> str:
             f"staleness {_number(row, 'staleness_mean')} updates",
             f"{_count(row, 'episodes')} episodes",
             f"replay {_percent(row, 'replay_fill_share')} full",
-            f"bottleneck: {row.get('bottleneck') or DASH}",
+            f"bottleneck: {row.get('bottleneck') or DASH}{f' ({explanation})' if explanation else ''}",
             f"ETA {format_duration(eta_seconds(row, total_frames))}",
         ]
     )
@@ -136,7 +136,7 @@ class Progress:
         self._live: Live | None = None
         self._log: Console | None = None
         if log is not None:
-            self._log = Console(file=open(log, "a", encoding="utf-8"))  # noqa: SIM115 closed by __exit__
+            self._log = Console(file=open(log, "a", encoding="utf-8"))
 
     def __enter__(self) -> Progress:
         if self._console.is_terminal:
@@ -156,11 +156,11 @@ class Progress:
             self._log.file.close()
             self._log = None
 
-    def update(self, row: Row) -> None:
-        """Shows the newest row."""
-        line = format_line(row, self._total_frames)
+    def update(self, row: Row, explanation: str = "") -> None:
+        """Shows the newest row, and why its bottleneck is one (`Bottleneck.sentence`)."""
+        line = format_line(row, self._total_frames, explanation)
         if self._live is not None:
-            self._live.update(render(row, self._total_frames, self._title), refresh=True)
+            self._live.update(render(row, self._total_frames, self._title, explanation), refresh=True)
         else:
             _print(self._console, line)
         if self._log is not None:
@@ -178,7 +178,7 @@ def _print(console: Console, text: str) -> None:
     console.file.flush()  # a file or a pipe would keep it back for minutes
 
 
-def render(row: Row, total_frames: int, title: str) -> Panel:
+def render(row: Row, total_frames: int, title: str, explanation: str = "") -> Panel:
     """`row` as the live display."""
     bar = Table.grid(padding=(0, 1), expand=True)
     bar.add_column(ratio=1)
@@ -209,7 +209,13 @@ def render(row: Row, total_frames: int, title: str) -> Panel:
         ),
     ):
         table.add_row(*left, *right)
-    waits = Text.assemble(("bottleneck  ", "dim"), str(row.get("bottleneck") or DASH), overflow="ellipsis")
+    waits = Text.assemble(
+        ("bottleneck  ", "dim"),
+        str(row.get("bottleneck") or DASH),
+        f": {explanation}" if explanation else "",
+        overflow="ellipsis",
+        no_wrap=True,
+    )
     return Panel(Group(bar, table, waits), title=Text(title, overflow="ellipsis"), title_align="left")
 
 

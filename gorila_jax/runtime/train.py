@@ -19,6 +19,7 @@ from gorila_jax.agents import find_recipe
 from gorila_jax.agents.recipe import Recipe
 from gorila_jax.config import Config, to_json_dict, validate
 from gorila_jax.environments import environment_spec
+from gorila_jax.evaluation.saved_run import load_run
 from gorila_jax.parameter_server import make_optimizer
 from gorila_jax.replay.signature import check_memory, estimate_bytes
 from gorila_jax.runtime import configure, topology
@@ -30,7 +31,7 @@ from gorila_jax.runtime.monitor import REPLAY_DIRECTORY, Monitor
 from gorila_jax.runtime.progress import Progress
 from gorila_jax.runtime.system import System, build_system, checksum, choose_backend, table_spec
 from gorila_jax.runtime.threads import run_threads
-from gorila_jax.runtime.workdir import Workdir, load_experiment, open_workdir
+from gorila_jax.runtime.workdir import Workdir, open_workdir
 from gorila_jax.types import ConfigError, EnvironmentSpec, Parameters
 
 MAY_CHANGE = ("run.total_frames", "run.log_period_seconds", "run.platform", "run.host_devices", "checkpoint.*",
@@ -205,18 +206,9 @@ def _saved_replay(config: Config, workdir: Workdir, saved: tuple[int, Any] | Non
     return directory if os.path.isdir(directory) else None
 
 
-def load_parameters(workdir: str) -> Parameters:
-    """The parameters of the newest checkpoint of a workdir. Raises ConfigError where there is none."""
-    load_experiment(workdir)
-    saved = checkpoints.restore_latest(os.path.join(workdir, "checkpoints"))
-    if saved is None:
-        raise ConfigError(f"{workdir} holds no checkpoint yet")
-    return saved[1]["policy"]["parameters"]
-
-
 def load_initial_parameters(workdir: str, shapes: Parameters) -> Parameters:
-    """`load_parameters`, refused unless they fit the network: same names, same shapes."""
-    parameters = load_parameters(workdir)
+    """Another run's newest parameters, refused unless they fit the network: same names, same shapes."""
+    parameters = load_run(workdir).parameters
     ours = jax.tree_util.tree_map(lambda leaf: tuple(leaf.shape), shapes)
     theirs = jax.tree_util.tree_map(lambda leaf: tuple(leaf.shape), parameters)
     if ours != theirs:
@@ -225,7 +217,7 @@ def load_initial_parameters(workdir: str, shapes: Parameters) -> Parameters:
 
 
 def _initial_parameters(config: Config) -> Parameters | None:
-    return load_parameters(config.run.init_from) if config.run.init_from else None
+    return load_run(config.run.init_from).parameters if config.run.init_from else None
 
 
 @contextlib.contextmanager

@@ -26,9 +26,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from gorila_jax.evaluation.saved_run import CHECKPOINTS, CONFIG, load_experiment
 from gorila_jax.types import ConfigError, GorilaError
 
-CONFIG = "config.json"
 VERSIONS = "versions.json"
 LOCK = ".lock"
 _TEMPORARY = ".tmp"
@@ -47,7 +47,7 @@ class Workdir:
         self.path = path
         self.resumed = resumed  # it existed before
         self.changed = changed  # fields that were allowed to differ and do: (old, new)
-        self.checkpoints = str(path / "checkpoints")
+        self.checkpoints = str(path / CHECKPOINTS)
         self._lock: int | None = lock
 
     def close(self) -> None:
@@ -105,26 +105,6 @@ def open_workdir(
         os.close(lock)
         raise
     return Workdir(path, resumed, changed, lock)
-
-
-def load_experiment(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The configuration that the workdir at `path` was made with.
-
-    Raises:
-      ConfigError: there is no workdir, or its config.json is damaged.
-    """
-    path = Path(path)
-    if not path.is_dir():
-        raise ConfigError(f"no workdir at {path}: {'it is a file' if path.exists() else 'it does not exist'}")
-    if not (path / CONFIG).is_file():
-        raise ConfigError(f"{path} is no workdir: it has no {CONFIG}")
-    try:
-        experiment = json.loads((path / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path / CONFIG} cannot be read: {error}") from error
-    if not isinstance(experiment, dict):
-        raise ConfigError(f"{path / CONFIG} holds no configuration")
-    return experiment
 
 
 def versions() -> dict[str, Any]:
@@ -194,15 +174,18 @@ def _lock(path: Path) -> int:
     """A descriptor that holds the lock of `path` while it is open; the kernel drops it with the process."""
     descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        owner = os.read(descriptor, 64).decode(errors="replace").strip() or "unknown"
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(descriptor, 64).decode(errors="replace").strip() or "unknown"
+            raise ConfigError(
+                f"--workdir={path} is in use by pid {owner}; stop that run or give another --workdir"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    except BaseException:
         os.close(descriptor)
-        raise ConfigError(
-            f"--workdir={path} is in use by pid {owner}; stop that run or give another --workdir"
-        ) from None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        raise
     return descriptor
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from gorila_jax.evaluation.saved_run import load_experiment
 from gorila_jax.runtime import workdir
-from gorila_jax.runtime.workdir import load_experiment, open_workdir
+from gorila_jax.runtime.workdir import open_workdir
 from gorila_jax.types import ConfigError, GorilaError
 
 EXPERIMENT = {

@@ -1,0 +1,153 @@
+"""A client of one server, which knows whose server it is and notices when that changes."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import reverb
+from reverb.errors import DeadlineExceededError
+
+from gorila_jax.replay.reverb.server import TableName, item_signature, make_limiter
+from gorila_jax.replay.table import TableSpec
+from gorila_jax.types import ReplayError
+
+
+class Connection:
+    """To one server of this run. Raises ReplayError when it does not answer or is somebody else's."""
+
+    def __init__(
+        self, address: str, run_id: str, table: TableSpec, numbers: Sequence[int], timeout_s: float
+    ):
+        """Args:
+        address: host:port.
+        numbers: of the tables that this server must hold.
+        timeout_s: how long to wait for its first answer.
+        """
+        _bypass_proxy(address)
+        self.address = address
+        self.client = reverb.Client(address)
+        self._run_id = run_id
+        self._numbers = tuple(numbers)
+        self._fault = ""
+        names = self._ask(timeout_s)
+        self.incarnation = self._own(names)
+        self._check_settings(names, table)
+
+    def table_name(self, number: int) -> str:
+        return str(TableName(self._run_id, self.incarnation, number))
+
+    def info(self, number: int, timeout_s: float) -> Any:
+        """Reverb's `TableInfo` of one table, fresh."""
+        self.check()
+        infos = self._ask(timeout_s)
+        self._same(infos)
+        return infos[self.table_name(number)]
+
+    def check(self) -> None:
+        """Raises ReplayError once the server was found dead or exchanged. It costs nothing."""
+        if self._fault:
+            raise ReplayError(self._fault)
+
+    def probe(self, timeout_s: float) -> None:
+        """Asks the server whether it still is the one we know; what is wrong is kept for `check`."""
+        try:
+            self._same(self._ask(timeout_s))
+        except ReplayError as error:
+            self._fault = str(error)
+
+    def _ask(self, timeout_s: float) -> dict[str, Any]:
+        try:
+            return self.client.server_info(max(1, round(timeout_s)))
+        except DeadlineExceededError as error:
+            raise ReplayError(
+                f"no replay server answers at {self.address} (waited {timeout_s:g} s): it died, never "
+                "started, or the address is wrong"
+            ) from error
+        except (RuntimeError, ValueError) as error:
+            raise ReplayError(f"the replay server at {self.address} failed: {error}") from error
+
+    def _own(self, names: dict[str, Any]) -> str:
+        """The incarnation of the server, when it holds this run's tables."""
+        tables = [parsed for parsed in map(TableName.parse, names) if parsed is not None]
+        own = [parsed for parsed in tables if parsed.run_id == self._run_id]
+        if not own:
+            others = sorted({parsed.run_id for parsed in tables}) or sorted(names)
+            raise ReplayError(
+                f"the replay server at {self.address} belongs to {', '.join(others)}, not to this run, "
+                f"{self._run_id}: nothing was sent to it"
+            )
+        missing = sorted(set(self._numbers) - {parsed.number for parsed in own})
+        if missing:
+            raise ReplayError(
+                f"the replay server at {self.address} holds the tables "
+                f"{sorted(parsed.number for parsed in own)} of this run, but not {missing}: are the addresses in "
+                "order, and started for as many servers?"
+            )
+        return own[0].incarnation
+
+    def _same(self, names: dict[str, Any]) -> None:
+        incarnation = self._own(names)
+        if incarnation != self.incarnation:
+            raise ReplayError(
+                f"the replay server at {self.address} was restarted and lost all its items; continue from a "
+                "checkpoint"
+            )
+
+    def _check_settings(self, infos: dict[str, Any], table: TableSpec) -> None:
+        expected = _settings_of_spec(table)
+        for number in self._numbers:
+            found = _settings_of_info(infos[self.table_name(number)])
+            if found != expected:
+                raise ReplayError(
+                    f"table {number} of the replay server at {self.address} has other settings than this run:\n"
+                    + "\n".join(
+                        f"  {name}: {found[name]} there, {expected[name]} here"
+                        for name in expected
+                        if found[name] != expected[name]
+                    )
+                )
+
+
+class Watch:
+    """Looks after connections to servers in other processes, in a thread that only asks and notes.
+
+    Reverb itself says nothing when a server dies, and nothing when an empty one takes its place.
+    """
+
+    def __init__(self, connections: Sequence[Connection], period_s: float, silence_s: float):
+        """Args:
+        period_s: between two questions.
+        silence_s: a server that does not answer for so long counts as dead.
+        """
+        self._connections = connections
+        self._period_s = period_s
+        self._silence_s = silence_s
+        self._stopped = threading.Event()
+        self.asking = threading.Lock()  # held while a question is out; whoever holds it keeps the watch quiet
+        self._threads = [
+            threading.Thread(target=self._run, args=[connection], name="reverb-watch", daemon=True)
+            for connection in connections
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Returns at once: a question that is out ends by itself, and its thread with it."""
+        self._stopped.set()
+
+    def _run(self, connection: Connection) -> None:
+        while not self._stopped.wait(self._period_s):
+            connection.probe(self._silence_s)
+
+
+def _settings_of_spec(table: TableSpec) -> dict[str, Any]:
+    limiter = make_limiter(table)
+    return {
+        "capacity": table.capacity_items,
+        "priority exponent": table.priority_exponent,
+        "limiter": tuple(float(x) for x in _limiter_numbers(limiter)),
+        "signature": _flat(item_signature(table)),
+    }

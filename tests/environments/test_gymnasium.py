@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from gorila_jax.config import EnvironmentConfig
+from gorila_jax.environments import environment_spec, make_environment
+from gorila_jax.environments.gymnasium import EnvironmentMaker, GymnasiumEnvironment
+from gorila_jax.types import ConfigError, End, EnvironmentStep, GorilaError
+
+HERE = "tests.environments.user_environments"
+WALK = f"{HERE}:Walk"
+
+
+def make(
+    name: str, size: int = 2, seed: int = 0, renderable: bool = False, **options: Any
+) -> GymnasiumEnvironment:
+    config = EnvironmentConfig(num_environments=size, **options)
+    made = make_environment(name, config, seed=seed, renderable=renderable)
+    assert isinstance(made, GymnasiumEnvironment)
+    return made
+
+
+def play(environment: GymnasiumEnvironment, steps: int) -> list[EnvironmentStep]:
+    random = np.random.default_rng(0)
+    trace = [environment.reset()]
+    for _ in range(steps):
+        trace.append(environment.step(random.integers(2, size=environment.num_environments, dtype=np.int32)))
+    environment.close()
+    return trace
+
+
+def same(one: list[EnvironmentStep], other: list[EnvironmentStep]) -> bool:
+    return all(
+        np.array_equal(ours, theirs)
+        for step, its in zip(one, other, strict=True)
+        for ours, theirs in zip(step, its, strict=True)
+    )
+
+
+def test_the_spec():
+    spec = environment_spec(WALK, EnvironmentConfig())
+    assert spec.name == WALK
+    assert spec.observation_shape == (2,)
+    assert spec.observation_dtype == np.float32  # the environment's own are float64
+    assert spec.num_actions == 2
+    assert spec.frames_per_step == 1
+    assert spec.settings["max_steps_per_episode"] is None
+
+
+def test_an_episode_in_full():
+    environment = make(WALK, size=1, discount=0.9)
+    start = environment.reset().observation[0, 0]
+    walked = [environment.step(np.array([1], np.int32)) for _ in range(int(12 - start) + 2)]
+    *before, end, first, _ = walked
+    assert [step.observation[0, 0] for step in [*before, end]] == list(np.arange(start + 1, 13))
+    assert all(step.reward[0] == 1 and step.end[0] == End.NONE for step in before)
+    assert (end.reward[0], end.end[0], end.discount[0], end.first[0]) == (1, End.GAME_OVER, 0, False)
+    assert (first.reward[0], first.end[0], first.first[0]) == (0, End.NONE, True)
+    assert first.discount[0] == np.float32(0.9)
+    assert first.observation[0, 0] < 10
+    environment.close()
+
+
+def test_processes_give_the_same_as_one_after_the_other():
+    serial = play(make(WALK, max_steps_per_episode=8), steps=60)
+    processes = play(make(WALK, max_steps_per_episode=8, gymnasium_workers="processes"), steps=60)
+    assert same(serial, processes)
+    assert {int(end) for step in serial for end in step.end} == {End.NONE, End.GAME_OVER, End.TIME_LIMIT}
+
+
+def test_processes_are_spawned_and_not_forked():
+    environment = make(WALK, gymnasium_workers="processes")
+    kinds = {type(process).__name__ for process in environment._vector.processes}
+    environment.close()
+    assert kinds == {"SpawnProcess"}  # a fork of a process in which JAX runs may freeze
+
+
+def test_seeds():
+    assert same(play(make(WALK, seed=5), 40), play(make(WALK, seed=5), 40))
+    assert not same(play(make(WALK, seed=5), 40), play(make(WALK, seed=6), 40))
+    environment = make(WALK, size=8)
+    starts = environment.reset().observation[:, 1]
+    assert len(set(starts)) == 8
+    assert not np.any(environment.reset().observation[:, 1] == starts)
+    environment.close()
+
+
+def test_time_limits_are_truncations_that_keep_gamma():
+    own = play(make(f"{HERE}:limited", size=1), steps=4)
+    assert [step.end[0] for step in own] == [0, 0, 0, End.TIME_LIMIT, 0]
+    assert own[3].discount[0] == np.float32(0.99)
+    ours = make(WALK, size=1, max_steps_per_episode=2)
+    assert ours.spec.settings["max_steps_per_episode"] == 2
+    assert [step.end[0] for step in play(ours, steps=3)] == [0, 0, End.TIME_LIMIT, 0]
+
+
+def test_both_flags_at_once_are_a_game_over():
+    last = play(make(f"{HERE}:both_at_once", size=1), steps=2)[-1]
+    assert last.end[0] == End.GAME_OVER
+    assert last.discount[0] == 0
+
+
+def test_a_vector_that_resets_in_the_same_step_is_refused():
+    maker = EnvironmentMaker(WALK, max_steps_per_episode=3, renderable=False)
+    vector = SyncVectorEnv([maker, maker], autoreset_mode=AutoresetMode.SAME_STEP)
+    environment = GymnasiumEnvironment(vector, environment_spec(WALK, EnvironmentConfig()), 0.99, seed=0)
+    with pytest.raises(ConfigError, match="does not reset in the step after an end"):
+        play(environment, steps=5)
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        ("continuous", r"actions are continuous, Box\(3,\); only discrete actions"),
+        ("several_actions", "actions are MultiDiscrete; only discrete actions"),
+        ("dictionary", "observations are Dict; only one array of numbers"),
+        ("no_environment", "returned a <class 'str'>; expected module:factory"),
+        ("not_callable", "'not_callable' is a <class 'int'>; expected module:factory"),
+        ("walk", r"user_environments.py has no 'walk'; did you mean Walk\?; expected module:factory"),
+    ],
+)
+def test_what_is_no_usable_environment_is_refused(factory, message):
+    for call in (environment_spec, lambda *arguments: make_environment(*arguments, seed=0)):
+        with pytest.raises(ConfigError, match=message):
+            call(f"{HERE}:{factory}", EnvironmentConfig())
+
+
+@pytest.mark.parametrize("name", ["no_such_module_here:make", ":make", "module:"])
+def test_a_path_that_leads_nowhere_is_told(name):
+    with pytest.raises(ConfigError, match=rf"{name!r}.*expected module:factory"):
+        environment_spec(name, EnvironmentConfig())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"noop_max": 1}, "noop_max=1: only Atari"),
+        ({"gymnasium_workers": "threads"}, "gymnasium_workers='threads': 'serial' or 'processes'"),
+        ({"num_threads": 2}, "num_threads=2: .* does not run in EnvPool's threads"),
+    ],
+)
+def test_options_that_do_not_apply_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        environment_spec(WALK, EnvironmentConfig(**options))
+
+
+@pytest.mark.parametrize("workers", ["serial", "processes"])
+def test_a_module_in_the_current_directory(tmp_path, monkeypatch, workers):
+    module = f"walk_of_{workers}"
+    (tmp_path / f"{module}.py").write_text(f"from {HERE} import Walk\n\ndef make():\n    return Walk()\n")
+    monkeypatch.chdir(tmp_path)
+    elsewhere = [path for path in sys.path if path not in ("", os.getcwd())]
+    monkeypatch.setattr(sys, "path", elsewhere)
+    trace = play(make(f"{module}:make", size=1, gymnasium_workers=workers), steps=2)
+    assert trace[0].first.all()
+
+
+def test_a_module_that_fails_is_told(tmp_path, monkeypatch):
+    (tmp_path / "walk_that_fails.py").write_text("1 / 0\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(ConfigError, match="'walk_that_fails' failed with ZeroDivisionError"):
+        environment_spec("walk_that_fails:make", EnvironmentConfig())
+
+
+@pytest.mark.parametrize("workers", ["serial", "processes"])
+def test_observations_that_do_not_fit_their_space_are_an_error(workers):
+    environment = make(f"{HERE}:misshapen", gymnasium_workers=workers)
+    with pytest.raises(GorilaError, match=r"shape \(5,\), but its observation_space says \(2,\)"):
+        play(environment, steps=1)
+    environment.close()
+
+
+def test_a_process_that_dies_is_an_error():
+    environment = make(f"{HERE}:dying", gymnasium_workers="processes")
+    environment.reset()
+    with pytest.raises(GorilaError, match="dying: one of its processes has died"):
+        environment.step(np.array([0, 1], np.int32))
+    environment.close()
+    environment.close()
+    assert not any(process.is_alive() for process in environment._vector.processes)
+
+
+@pytest.mark.parametrize("workers", ["serial", "processes"])
+def test_pictures(workers):
+    environment = make(WALK, size=2, renderable=True, gymnasium_workers=workers)
+    start = environment.reset().observation[0, 0]
+    for walked in (0, 1, 2):
+        picture = environment.render()
+        assert picture.dtype == np.uint8
+        np.testing.assert_array_equal(picture, np.full((7, 9, 3), start + walked))
+        environment.step(np.array([1, 0], np.int32))
+    environment.close()
+
+
+def test_a_factory_without_pictures_shows_the_observation():
+    environment = make(f"{HERE}:limited", renderable=True)
+    environment.reset()
+    picture = environment.render()
+    assert picture.dtype == np.uint8
+    assert picture.ndim == 3
+    assert picture.min() == 0
+    assert picture.max() == 255
+    environment.close()
+
+
+def test_gymnasiums_own_environments_work():
+    environment = make("tests.environments.test_gymnasium:cartpole", size=2, renderable=True)
+    assert environment.spec.settings["max_steps_per_episode"] == 500
+    environment.reset()
+    assert environment.step(np.array([0, 1], np.int32)).reward.tolist() == [1, 1]
+    environment.close()
+
+
+def cartpole() -> gymnasium.Env:
+    return gymnasium.make("CartPole-v1")
