@@ -12,7 +12,7 @@ from gorila_jax import checkpoints
 from gorila_jax.config import to_json_dict
 from gorila_jax.runtime.coordinator import Coordinator
 from gorila_jax.runtime.metrics import MetricsWriter, Value
-from gorila_jax.runtime.progress import Progress, bottleneck
+from gorila_jax.runtime.progress import Bottleneck, Progress, bottleneck
 from gorila_jax.runtime.system import System
 
 STALL_S = 30.0  # without a step or an update, after which it is said who waits for what
@@ -71,13 +71,10 @@ class Monitor:
     def write_row(self) -> dict[str, Value]:
         """Measures, writes and shows one row."""
         now, counts = time.monotonic(), self.counts()
-        row = self._row(counts, now - self._row_time) | {
-            "time": time.time(),
-            "wall_seconds": now - self._started,
-        }
+        row, waiting = self._row(counts, now - self._row_time)
         self._row_time, self._counts = now, counts
-        row = self._metrics.write(row)
-        self._progress.update(row)
+        row = self._metrics.write(row | {"time": time.time(), "wall_seconds": now - self._started})
+        self._progress.update(row, waiting.sentence)
         return row
 
     def checkpoint(self) -> str:
@@ -100,7 +97,7 @@ class Monitor:
     def _save_replay(self, directory: str) -> None:
         self._system.replay.save(f"{directory}/{REPLAY_DIRECTORY}")
 
-    def _row(self, counts: Mapping[str, int], seconds: float) -> dict[str, Value]:
+    def _row(self, counts: Mapping[str, int], seconds: float) -> tuple[dict[str, Value], Bottleneck]:
         system, before = self._system, self._counts
         per_second = {name: (counts[name] - before[name]) / max(seconds, 1e-9) for name in counts}
         tables = [system.replay.status(table) for table in range(system.replay.num_tables)]
@@ -113,7 +110,15 @@ class Monitor:
         learning = [learner.metrics() for learner in system.learners]
         filling = any(t.size_items < system.config.replay.learning_starts_transitions for t in tables)
         ages = server.staleness_histogram
-        return {
+        waiting = bottleneck(
+            shares["actor"],
+            shares["learner"],
+            environment_share=shares["environment"],
+            policy_share=shares["policy"],
+            pull_share=shares["pull"],
+            filling=filling,
+        )
+        row: dict[str, Value] = {
             "frames": counts["frames"],
             "steps": counts["steps"],
             "updates": counts["updates"],
@@ -142,15 +147,9 @@ class Monitor:
             "gradients_stale": server.stale,
             "gradients_outlier": server.outlier,
             "gradients_nonfinite": server.nonfinite,
-            "bottleneck": bottleneck(
-                shares["actor"],
-                shares["learner"],
-                environment_share=shares["environment"],
-                policy_share=shares["policy"],
-                pull_share=shares["pull"],
-                filling=filling,
-            ).name,
+            "bottleneck": waiting.name,
         }
+        return row, waiting
 
     def _look_for_a_stall(self, now: float) -> None:
         if self._counts != self._stall_counts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import threading
@@ -18,7 +19,8 @@ from gorila_jax import checkpoints
 from gorila_jax.agents import find_recipe
 from gorila_jax.agents.recipe import Recipe
 from gorila_jax.config import Config, to_json_dict, validate
-from gorila_jax.environments import environment_spec
+from gorila_jax.environments import check_autoreset, environment_spec, is_atari, make_environment
+from gorila_jax.environments.names import is_user_environment
 from gorila_jax.evaluation.saved_run import load_run
 from gorila_jax.parameter_server import make_optimizer
 from gorila_jax.replay.signature import check_memory, estimate_bytes
@@ -119,10 +121,25 @@ def train(config: Config, workdir: str | os.PathLike[str] | None = None) -> Trai
     workdir = workdir or default_workdir(config)
     with open_workdir(workdir, to_json_dict(config), may_change=MAY_CHANGE) as opened:
         title = f"{config.agent} on {config.environment}"
-        with Progress(config.run.total_frames, title) as progress:
+        with Progress(config.run.total_frames, title, log=opened.path / "log.txt") as progress:
             for line in plan.lines:
                 progress.note(line)
+            for path, (old, new) in opened.changed.items():
+                progress.note(f"changed since the last start: {path} = {new} (was {old})")
+            check_environment(config)
             return _train(config, plan, opened, progress)
+
+
+def check_environment(config: Config) -> None:
+    """Steps a pool past an end to see that it still resets as the actors believe. A user's own environments,
+    which may be slow or real, check that with every step they take. Raises ConfigError."""
+    if is_user_environment(config.environment):
+        return
+    short = config.env
+    if is_atari(config.environment):
+        short = dataclasses.replace(short, max_frames_per_episode=10 * short.frame_skip)
+    with contextlib.closing(make_environment(config.environment, short, seed=0, num_environments=1)) as environment:
+        check_autoreset(environment)
 
 
 def _train(config: Config, plan: Plan, workdir: Workdir, progress: Progress) -> TrainResult:
@@ -132,18 +149,18 @@ def _train(config: Config, plan: Plan, workdir: Workdir, progress: Progress) -> 
     replay_directory = _saved_replay(config, workdir, saved)
     progress.note(_start_message(workdir, state, replay_directory))
     coordinator = Coordinator(-(-config.run.total_frames // plan.spec.frames_per_step))
-    system = build_system(
-        config,
-        plan.recipe,
-        plan.topology,
-        plan.spec,
-        coordinator,
-        run_id=uuid.uuid4().hex,
-        generation=generation,
-        initial_parameters=_initial_parameters(config) if state is None else None,
-        replay_directory=replay_directory,
-    )
-    with contextlib.ExitStack() as stack:
+    with _signals(coordinator), contextlib.ExitStack() as stack:
+        system = build_system(
+            config,
+            plan.recipe,
+            plan.topology,
+            plan.spec,
+            coordinator,
+            run_id=uuid.uuid4().hex,
+            generation=generation,
+            initial_parameters=_initial_parameters(config) if state is None else None,
+            replay_directory=replay_directory,
+        )
         stack.callback(system.close)
         metrics = stack.enter_context(
             MetricsWriter(workdir.path, resumed_frames=saved[0] if saved else None)
@@ -153,11 +170,10 @@ def _train(config: Config, plan: Plan, workdir: Workdir, progress: Progress) -> 
             system.restore(state)
             monitor.restore(state["counters"])
         coordinator.count_steps(0)  # a resumed run may have no budget left
-        with _signals(coordinator):
-            if config.run.lockstep:
-                run_lockstep(system, coordinator, monitor.tick)
-            else:
-                run_threads(system.workers(), coordinator, monitor.tick, TICK_S)
+        if config.run.lockstep:
+            run_lockstep(system, coordinator, monitor.tick)
+        else:
+            run_threads(system.workers(), coordinator, monitor.tick, TICK_S)
         if coordinator.failure is not None:
             raise coordinator.failure
         for learner in system.learners:
