@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,9 +58,9 @@ def check_step(signature: Signature, step: Step) -> None:
             )
 
 
-def row_bytes(signature: Signature) -> int:
-    """Bytes of the data of one row, uncompressed."""
-    return sum(int(np.prod(field.shape, dtype=np.int64)) * field.dtype.itemsize for field in signature)
+def row_bytes(fields: Iterable[Field]) -> int:
+    """Bytes of the data of one row of these fields (or of a whole signature), uncompressed."""
+    return sum(int(np.prod(field.shape, dtype=np.int64)) * field.dtype.itemsize for field in fields)
 
 
 def estimate_bytes(signature: Signature, window_steps: int, capacity_items: int, num_tables: int = 1) -> int:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Sequence
 from typing import Any
 
 import reverb
+import tensorflow as tf
 from reverb.errors import DeadlineExceededError
 
-from gorila_jax.replay.reverb.server import TableName, item_signature, make_limiter
+from gorila_jax.replay.reverb.tables import TableName, item_signature
 from gorila_jax.replay.table import TableSpec
 from gorila_jax.types import ReplayError
 
@@ -59,8 +61,15 @@ class Connection:
             self._fault = str(error)
 
     def _ask(self, timeout_s: float) -> dict[str, Any]:
+        seconds = max(1, round(timeout_s))
         try:
-            return self.client.server_info(max(1, round(timeout_s)))
+            try:
+                return self.client.server_info(seconds)
+            except DeadlineExceededError:
+                raise
+            except RuntimeError:
+                # The connection broke under the question. Asked again, it waits for a new connection.
+                return self.client.server_info(seconds)
         except DeadlineExceededError as error:
             raise ReplayError(
                 f"no replay server answers at {self.address} (waited {timeout_s:g} s): it died, never "
@@ -122,17 +131,11 @@ class Watch:
         period_s: between two questions.
         silence_s: a server that does not answer for so long counts as dead.
         """
-        self._connections = connections
         self._period_s = period_s
         self._silence_s = silence_s
         self._stopped = threading.Event()
-        self.asking = threading.Lock()  # held while a question is out; whoever holds it keeps the watch quiet
-        self._threads = [
-            threading.Thread(target=self._run, args=[connection], name="reverb-watch", daemon=True)
-            for connection in connections
-        ]
-        for thread in self._threads:
-            thread.start()
+        for connection in connections:
+            threading.Thread(target=self._run, args=[connection], name="reverb-watch", daemon=True).start()
 
     def close(self) -> None:
         """Returns at once: a question that is out ends by itself, and its thread with it."""
@@ -144,10 +147,45 @@ class Watch:
 
 
 def _settings_of_spec(table: TableSpec) -> dict[str, Any]:
-    limiter = make_limiter(table)
+    """What `_settings_of_info` reads from a table that was built from `table`."""
+    limiter = table.limiter
+    free = limiter.samples_per_insert == 0  # Reverb's MinSize then, a ratio with endless errors allowed
     return {
         "capacity": table.capacity_items,
         "priority exponent": table.priority_exponent,
-        "limiter": tuple(float(x) for x in _limiter_numbers(limiter)),
+        "samples per insert": 1.0 if free else limiter.samples_per_insert,
+        "items before the first sample": table.min_items,
+        "least error": -sys.float_info.max if free else limiter.min_error,
+        "largest error": sys.float_info.max if free else limiter.max_error,
         "signature": _flat(item_signature(table)),
     }
+
+
+def _settings_of_info(info: Any) -> dict[str, Any]:
+    sampler, limiter = info.sampler_options, info.rate_limiter_info
+    proportional = sampler.WhichOneof("distribution") == "prioritized"
+    return {
+        "capacity": info.max_size,
+        "priority exponent": sampler.prioritized.priority_exponent if proportional else 0,
+        "samples per insert": limiter.samples_per_insert,
+        "items before the first sample": limiter.min_size_to_sample,
+        "least error": limiter.min_diff,
+        "largest error": limiter.max_diff,
+        "signature": _flat(info.signature),
+    }
+
+
+def _flat(signature: Any) -> list[str]:
+    return [f"{spec.name} {spec.dtype.name}{spec.shape.as_list()}" for spec in tf.nest.flatten(signature)]
+
+
+def _bypass_proxy(address: str) -> None:
+    """Keeps gRPC from reaching a replay server through the HTTP proxy that a machine may be set up with.
+
+    gRPC reads this variable of the process when it connects, and offers no other way from here. Only the
+    hosts of replay servers are added to it.
+    """
+    host = address.rpartition(":")[0]
+    hosts = os.environ.get("no_grpc_proxy", os.environ.get("no_proxy", ""))
+    if host not in hosts.split(","):
+        os.environ["no_grpc_proxy"] = ",".join(filter(None, [hosts, host]))

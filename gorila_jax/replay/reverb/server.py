@@ -7,40 +7,19 @@ import shutil
 import socket
 import tempfile
 import uuid
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 import reverb
-import tensorflow as tf
 from reverb.platform.checkpointers_lib import DefaultCheckpointer
 
+from gorila_jax.replay.reverb.connection import Connection
 from gorila_jax.replay.reverb.daemon import call_within
+from gorila_jax.replay.reverb.tables import TableName, check_servers, make_table
 from gorila_jax.replay.table import TableSpec, check_table, read_settings
-from gorila_jax.types import ConfigError, ReplayError, Step
+from gorila_jax.types import ConfigError, ReplayError
 
 BACKEND = "reverb"
-
-
-class TableName(NamedTuple):
-    """A table's name says whose it is, so an insert that reaches another run's server fails there.
-
-    The incarnation is new with every server that starts empty: inserts meant for a server that died do not
-    enter the empty one that took its place. A restored server keeps its incarnation, for it has its items.
-    """
-
-    run_id: str
-    incarnation: str
-    number: int
-
-    def __str__(self) -> str:
-        return f"{self.run_id}/{self.incarnation}/{self.number}"
-
-    @classmethod
-    def parse(cls, name: str) -> TableName | None:
-        """None when the name is no name of ours."""
-        parts = name.rsplit("/", 2)
-        if len(parts) != 3 or not parts[2].isdigit():
-            return None
-        return cls(parts[0], parts[1], int(parts[2]))
+_OWN_ANSWER_TIMEOUT_S = 30.0
 
 
 class ReplayServer:
@@ -92,7 +71,7 @@ class ReplayServer:
         self.incarnation = incarnation
         self._scratch = tempfile.mkdtemp(prefix="gorila_replay_")
         self.port = _free_port(port)
-        tables = [_make_table(table, TableName(run_id, incarnation, number)) for number in numbers]
+        tables = [make_table(table, TableName(run_id, incarnation, number)) for number in numbers]
         checkpointer = DefaultCheckpointer(self._scratch, fallback_checkpoint_path=fallback)
         try:
             self._server = call_within(
@@ -105,8 +84,11 @@ class ReplayServer:
         except (RuntimeError, ValueError) as error:
             shutil.rmtree(self._scratch, ignore_errors=True)
             raise ReplayError(f"no replay server could be started on port {self.port}: {error}") from error
+        self.connection = Connection(self.address, run_id, table, numbers, _OWN_ANSWER_TIMEOUT_S)
+        if self.connection.incarnation != incarnation:
+            raise ReplayError(f"another replay server answers on port {self.port}")
         if restore_directory:
-            self._check_restored(tables, servers[index]["sizes"], restore_directory)
+            self._check_restored(numbers, servers[index]["sizes"], restore_directory)
 
     @property
     def address(self) -> str:
@@ -120,50 +102,13 @@ class ReplayServer:
         self._server.stop()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _check_restored(self, tables: list[Any], sizes: list[list[int]], directory: str) -> None:
-        for table, (least, most) in zip(tables, sizes, strict=True):
-            size = table.info.current_size
+    def _check_restored(self, numbers: Sequence[int], sizes: list[list[int]], directory: str) -> None:
+        """Raises ReplayError unless as many items came back as a table had around the time of saving."""
+        for number, (least, most) in zip(numbers, sizes, strict=True):
+            size = self.connection.info(number, _OWN_ANSWER_TIMEOUT_S).current_size
             if not least <= size <= most:
                 self.stop()
-                raise ReplayError(
-                    f"{size} items came back into {table.name} from {directory}, but {least} were saved"
-                )
-
-
-def check_servers(num_tables: int, num_servers: int) -> None:
-    """Raises ConfigError when a server would have no table."""
-    if num_servers > num_tables:
-        raise ConfigError(
-            f"{num_servers} replay servers for {num_tables} table(s): several servers for one table are not "
-            "supported yet, give one address per table at most"
-        )
-
-
-def item_signature(table: TableSpec) -> Step:
-    """The `tf.TensorSpec`s [W, ...] of one item."""
-    window = (table.window_steps,)
-    return Step(*(tf.TensorSpec(window + field.shape, field.dtype) for field in table.signature))
-
-
-def make_limiter(table: TableSpec) -> Any:
-    limiter = table.limiter
-    if limiter.samples_per_insert == 0:
-        return reverb.rate_limiters.MinSize(limiter.min_items)
-    return reverb.rate_limiters.SampleToInsertRatio(
-        limiter.samples_per_insert, limiter.min_items, (limiter.min_error, limiter.max_error)
-    )
-
-
-def _make_table(table: TableSpec, name: TableName) -> Any:
-    selectors = reverb.selectors
-    return reverb.Table(
-        str(name),
-        sampler=selectors.Prioritized(table.priority_exponent) if table.proportional else selectors.Uniform(),
-        remover=selectors.Fifo(),
-        max_size=table.capacity_items,
-        rate_limiter=make_limiter(table),
-        signature=item_signature(table),
-    )
+                raise ReplayError(f"{size} items of table {number} came back from {directory}, not {least}")
 
 
 def _free_port(port: int) -> int:

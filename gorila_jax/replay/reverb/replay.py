@@ -1,0 +1,184 @@
+"""All tables of a run, on Reverb servers here or elsewhere."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+from collections.abc import Sequence
+
+from gorila_jax.replay.reverb.connection import Connection, Watch
+from gorila_jax.replay.reverb.daemon import call_within
+from gorila_jax.replay.reverb.sampler import ReverbSampler
+from gorila_jax.replay.reverb.server import BACKEND, ReplayServer
+from gorila_jax.replay.reverb.tables import check_servers
+from gorila_jax.replay.reverb.writer import ReverbWriter
+from gorila_jax.replay.table import TableSpec, check_table, write_settings
+from gorila_jax.types import ReplayError, TableStatus
+
+_STATUS_TIMEOUT_S = 10.0
+
+
+class ReverbReplay:
+    """Implements `types.Replay`. Without addresses it starts a server in this process.
+
+    Table `t` lies on server `t % len(addresses)`. Servers in other processes are watched: once one was
+    silent for too long, or came back empty, every call raises ReplayError saying so.
+    """
+
+    def __init__(
+        self,
+        table: TableSpec,
+        num_tables: int,
+        run_id: str,
+        addresses: Sequence[str] = (),
+        port: int = 0,
+        *,
+        connect_timeout_s: float = 30.0,
+        silence_timeout_s: float = 30.0,
+        watch_period_s: float = 1.0,
+        save_timeout_s: float = 600.0,
+    ):
+        """Args:
+          addresses: host:port of servers that run already, one per table at most.
+          port: of the server started here; 0: any free one.
+          connect_timeout_s: how long to wait for the first answer of each server.
+          silence_timeout_s: a server that gives no answer for so long counts as dead.
+          watch_period_s: between two questions to a server in another process.
+          save_timeout_s: for writing or loading one server's items.
+
+        Raises:
+          ConfigError: the settings cannot work.
+          ReplayError: a server does not answer, is another run's, or its port is taken.
+        """
+        check_table(table, num_tables)
+        self.num_tables = num_tables
+        self._table = table
+        self._run_id = run_id
+        self._connect_timeout_s = connect_timeout_s
+        self._save_timeout_s = save_timeout_s
+        self._clients: list[ReverbWriter | ReverbSampler] = []
+        self._server: ReplayServer | None = None
+        self._watch: Watch | None = None
+        if addresses:
+            check_servers(num_tables, len(addresses))
+            self._connections = [
+                Connection(
+                    address, run_id, table, range(index, num_tables, len(addresses)), connect_timeout_s
+                )
+                for index, address in enumerate(addresses)
+            ]
+            self._watch = Watch(self._connections, watch_period_s, silence_timeout_s)
+        else:
+            self._start(ReplayServer(table, num_tables, run_id, port))
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """host:port of every server, as seen from this machine."""
+        return tuple(connection.address for connection in self._connections)
+
+    def writer(self, table: int, num_streams: int) -> ReverbWriter:
+        writer = ReverbWriter(self._connection(table), self._table, table, num_streams)
+        self._clients.append(writer)
+        return writer
+
+    def sampler(self, table: int, batch_size: int) -> ReverbSampler:
+        sampler = ReverbSampler(self._connection(table), self._table, table, batch_size)
+        self._clients.append(sampler)
+        return sampler
+
+    def status(self, table: int) -> TableStatus:
+        info = self._connection(table).info(table, _STATUS_TIMEOUT_S)
+        limiter = self._table.limiter
+        inserted = info.rate_limiter_info.insert_stats.completed
+        sampled = info.rate_limiter_info.sample_stats.completed
+        return TableStatus(
+            size_items=info.current_size,
+            capacity_items=info.max_size,
+            inserted_items=inserted,
+            sampled_items=sampled,
+            can_insert=limiter.can_insert(info.current_size, inserted, sampled),
+            can_sample=limiter.can_sample(1, info.current_size, inserted, sampled),
+        )
+
+    def save(self, directory: str) -> None:
+        """Has every server write its items, and moves them below `directory`, which must not exist.
+
+        A server writes on its own machine: one elsewhere cannot be saved from here.
+        """
+        path = pathlib.Path(directory)
+        if path.exists():
+            raise ReplayError(f"cannot save the replay: {path} exists already")
+        part = path.with_name(path.name + ".part")
+        try:
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir(parents=True)
+            servers = []
+            for index, connection in enumerate(self._connections):
+                numbers = range(index, self.num_tables, len(self._connections))
+                before = [self.status(number).size_items for number in numbers]
+                self._save_server(connection, part / f"server_{index}")
+                after = [self.status(number).size_items for number in numbers]
+                sizes = list(zip(before, after, strict=True))
+                servers.append({"incarnation": connection.incarnation, "sizes": sizes})
+            write_settings(
+                part, BACKEND, self._table, self.num_tables, run_id=self._run_id, servers=servers
+            )
+            os.rename(part, path)
+        except (OSError, ReplayError) as error:
+            shutil.rmtree(part, ignore_errors=True)
+            raise ReplayError(f"cannot save the replay to {path}: {error}") from error
+
+    def restore(self, directory: str) -> None:
+        """Starts this process's server anew with the saved items. No writer or sampler may exist yet."""
+        if self._server is None:
+            raise ReplayError(
+                "servers in other processes restore their own items: start them with the saved replay"
+            )
+        if self._clients:
+            raise ReplayError("the replay can only be restored before any writer or sampler exists")
+        port = self._server.port
+        self._server.stop()
+        self._start(
+            ReplayServer(
+                self._table,
+                self.num_tables,
+                self._run_id,
+                port,
+                restore_directory=directory,
+                restore_timeout_s=self._save_timeout_s,
+            )
+        )
+
+    def close(self) -> None:
+        """Ends all writers and samplers, then the server if it is ours."""
+        for client in self._clients:
+            client.close()
+        if self._watch is not None:
+            self._watch.close()
+        if self._server is not None:
+            self._server.stop()
+
+    def _start(self, server: ReplayServer) -> None:
+        self._server = server
+        self._run_id = server.run_id  # a restored server keeps the saved one
+        self._connections = [server.connection]
+
+    def _connection(self, table: int) -> Connection:
+        return self._connections[table % len(self._connections)]
+
+    def _save_server(self, connection: Connection, target: pathlib.Path) -> None:
+        connection.check()
+        try:
+            written = call_within(self._save_timeout_s, "reverb-save", connection.client.checkpoint)
+        except TimeoutError as error:
+            connection.check()
+            raise ReplayError(
+                f"the replay server at {connection.address} did not write its items within "
+                f"{self._save_timeout_s:g} s"
+            ) from error
+        except (RuntimeError, ValueError) as error:
+            raise ReplayError(f"the replay server at {connection.address} failed: {error}") from error
+        if not pathlib.Path(written).is_dir():
+            raise ReplayError(f"{connection.address} wrote to {written} on its own machine, out of reach here")
+        shutil.move(written, target)

@@ -1,0 +1,177 @@
+"""A learner's end of one Reverb table."""
+
+from __future__ import annotations
+
+import collections
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import reverb
+import tensorflow as tf
+
+from gorila_jax.replay.reverb.columns import Columns
+from gorila_jax.replay.reverb.connection import Connection
+from gorila_jax.replay.reverb.daemon import DaemonCaller
+from gorila_jax.replay.reverb.tables import item_signature
+from gorila_jax.replay.table import TableSpec, check_priorities
+from gorila_jax.types import Batch, ReplayError, SampleInfo
+
+_ANSWER_TIMEOUT_S = 10.0  # for calls that a healthy server answers in milliseconds
+_LIMITER_TIMEOUT_MS = 1000  # then the read ends and begins anew, so that a closed sampler's thread ends
+_REMEMBERED_BATCHES = 256
+_BATCHES_PER_COUNT = 16
+
+
+class ReverbSampler:
+    """Implements `types.Sampler`. `sample` and `update_priorities` may be called from two threads.
+
+    Reverb fetches ahead: besides the batch that was asked for, at most about two batches have been drawn
+    that nobody has seen yet. Their priorities are as old as that, and the limiter counts them as sampled.
+    """
+
+    def __init__(self, connection: Connection, table: TableSpec, number: int, batch_size: int):
+        self._connection = connection
+        self._table = table
+        self._columns = Columns(table.signature)
+        self._number = number
+        self._batch_size = batch_size
+        self._lock = threading.Lock()
+        self._closed = False
+        self._pending: Future[Batch | None] | None = None
+        self._reader = DaemonCaller("reverb-read")
+        self._updater = DaemonCaller("reverb-update")
+        # Keys [B] of late batches, and the table's count of inserts when or after they were drawn, if known.
+        self._drawn: collections.deque[tuple[np.ndarray, int | None]] = collections.deque(
+            maxlen=_REMEMBERED_BATCHES
+        )
+        # Only the reader's thread touches these:
+        self._iterator: Any = None
+        self._parts: list[Any] = []
+        self._draws = 0
+
+    def sample(self, timeout_s: float) -> Batch | None:
+        self._check_open()
+        with self._lock:
+            if self._pending is None:
+                self._pending = self._reader.submit(self._read)
+            pending = self._pending
+        try:
+            batch = pending.result(timeout_s)
+        except TimeoutError:
+            if not pending.done():
+                self._connection.check()
+                return None
+            raise
+        except (tf.errors.OpError, RuntimeError, ValueError) as error:
+            self._connection.check()
+            raise ReplayError(f"the replay server at {self._connection.address} failed: {error}") from error
+        self._connection.check()  # nothing that came after the server was exchanged may be trained on
+        with self._lock:
+            # Of several threads that waited for the same batch one gets it.
+            if self._pending is not pending:
+                return None
+            self._pending = None
+        return batch
+
+    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
+        """Reverb ignores keys that are gone without a word, so this returns a count that may be too low.
+
+        Counted are keys of the last 256 batches that are gone for certain, because the table has taken a
+        whole capacity of items since they were drawn. Other keys may be gone too.
+        """
+        keys, priorities = check_priorities(keys, priorities)
+        self._check_open()
+        updates = dict(zip(keys.tolist(), priorities.tolist(), strict=True))
+        try:
+            return self._updater.submit(lambda: self._update(keys, updates)).result(_ANSWER_TIMEOUT_S)
+        except TimeoutError as error:
+            self._connection.check()
+            raise ReplayError(
+                f"the replay server at {self._connection.address} did not take new priorities within "
+                f"{_ANSWER_TIMEOUT_S:g} s"
+            ) from error
+        except (RuntimeError, ValueError) as error:
+            self._connection.check()
+            raise ReplayError(f"the replay server at {self._connection.address} failed: {error}") from error
+
+    def close(self) -> None:
+        """Ends both threads, or leaves them waiting for a server that will never answer."""
+        self._closed = True
+        self._updater.close(1.0)
+        self._reader.close(_LIMITER_TIMEOUT_MS / 1000 + 2.0)
+
+    def _update(self, keys: np.ndarray, updates: dict[int, float]) -> int:
+        self._connection.client.mutate_priorities(self._connection.table_name(self._number), updates)
+        inserted = self._inserted()
+        oldest = inserted - self._table.capacity_items
+        gone = []
+        for drawn, known in reversed(tuple(self._drawn)):
+            inserted = inserted if known is None else known  # a later count is a safe one
+            if inserted <= oldest:
+                gone.append(drawn)
+        return int(np.isin(keys, np.concatenate(gone)).sum()) if gone else 0
+
+    def _remember(self, info: SampleInfo) -> None:
+        """Notes when a batch was drawn. To ask the server costs a millisecond, so only some batches do."""
+        size = int(info.table_sizes.max())
+        self._draws += 1
+        if size < self._table.capacity_items:
+            inserted = size  # nothing was ever evicted
+        else:
+            inserted = self._inserted() if self._draws % _BATCHES_PER_COUNT == 1 else None
+        self._drawn.append((info.keys, inserted))
+
+    def _read(self) -> Batch | None:
+        """The next batch, however long it takes; None when the sampler was closed meanwhile."""
+        while sum(len(part.info.key) for part in self._parts) < self._batch_size:
+            if self._closed:
+                return None
+            if self._iterator is None:
+                self._iterator = self._open()
+            try:
+                self._parts.append(next(self._iterator))
+            except StopIteration:
+                # The limiter's timeout ends a data set as the end of the data would. It begins anew, and
+                # items that came before (the last part may be short) are kept: the limiter has counted them.
+                self._iterator = None
+        whole = self._parts[0]
+        if len(self._parts) > 1:
+            whole = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *self._parts)
+        batch = tf.nest.map_structure(lambda column: column[: self._batch_size], whole)
+        # Copied, or else the few that are left would keep a whole batch in memory.
+        rest = tf.nest.map_structure(lambda column: column[self._batch_size :].copy(), whole)
+        self._parts = [rest] if len(rest.info.key) else []
+        info = SampleInfo(
+            batch.info.key.astype(np.uint64, copy=False),
+            batch.info.probability.astype(np.float64, copy=False),
+            batch.info.table_size.astype(np.int64, copy=False),
+        )
+        self._remember(info)
+        return Batch(self._columns.join(batch.data), info)
+
+    def _open(self) -> Any:
+        signature = item_signature(self._table)
+        dataset = reverb.TrajectoryDataset(
+            self._connection.address,
+            self._connection.table_name(self._number),
+            dtypes=tuple(spec.dtype for spec in signature),
+            shapes=tuple(spec.shape for spec in signature),
+            max_in_flight_samples_per_worker=self._batch_size,
+            num_workers_per_iterator=1,
+            rate_limiter_timeout_ms=_LIMITER_TIMEOUT_MS,
+        )
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        options.experimental_optimization.inject_prefetch = False  # it would fetch many batches ahead
+        return dataset.batch(self._batch_size).with_options(options).as_numpy_iterator()
+
+    def _inserted(self) -> int:
+        info = self._connection.info(self._number, _ANSWER_TIMEOUT_S)
+        return info.rate_limiter_info.insert_stats.completed
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ReplayError("this sampler has been closed")
+        self._connection.check()

@@ -1,0 +1,88 @@
+"""Every agent is a setting: what one setting must equal, it equals, update by update."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from tests.reductions.machine import NUM_UPDATES, config_of, draw_batches, initial_parameters, train_on
+
+
+@pytest.fixture(scope="module")
+def batches():
+    return draw_batches(config_of("gorila"))
+
+
+def plain_dqn(config, batches) -> np.ndarray:
+    """DQN as one would write it alone: one-step targets, Huber loss, Adam, a target network."""
+    network, parameters = initial_parameters(config)
+    stack, server = config.env.frame_stack, config.parameter_server
+    optimizer = optax.adam(server.learning_rate)
+    optimizer_state = optimizer.init(parameters)
+    target = parameters
+    history = []
+
+    def loss(parameters, target, frames, actions, rewards, discounts):
+        values = network.apply(parameters, frames[:, :stack])
+        next_values = network.apply(target, frames[:, 1:])
+        targets = rewards + discounts * next_values.max(axis=1)
+        errors = jax.lax.stop_gradient(targets) - values[jnp.arange(len(actions)), actions]
+        return optax.losses.huber_loss(errors).mean()
+
+    @jax.jit
+    def update(parameters, target, optimizer_state, *transitions):
+        gradients = jax.grad(loss)(parameters, target, *transitions)
+        updates, optimizer_state = optimizer.update(gradients, optimizer_state)
+        return optax.apply_updates(parameters, updates), optimizer_state
+
+    for number, batch in enumerate(batches, start=1):
+        frames, actions, rewards, discounts, _ = batch.steps
+        parameters, optimizer_state = update(
+            parameters, target, optimizer_state, frames, actions[:, stack], rewards[:, stack], discounts[:, stack]
+        )
+        if number % server.target_period_updates == 0:
+            target = parameters
+        history.append(np.asarray(ravel_pytree(parameters)[0]))
+    return np.stack(history)
+
+
+def assert_same(history, other, rtol=1e-5):
+    """Update by update, relative to how large the parameters are."""
+    assert history.shape == other.shape
+    assert len(history) == NUM_UPDATES
+    assert (np.abs(history[-1] - history[0]).max() > 1e-3), "nothing was learned"
+    difference = np.abs(history - other).max(axis=1) / np.abs(other).max(axis=1)
+    assert difference.max() < rtol, f"first at update {int(np.argmax(difference >= rtol)) + 1}"
+
+
+def test_gorila_with_one_learner_and_one_shard_is_plain_dqn(batches):
+    config = config_of("gorila")
+    assert_same(train_on(config, batches), plain_dqn(config, batches))
+
+
+def test_dqn_is_gorila_with_one_of_everything(batches):
+    assert np.array_equal(train_on(config_of("dqn"), batches), train_on(config_of("gorila"), batches))
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adagrad", "rmsprop"])
+def test_three_shards_are_one(batches, optimizer):
+    one = config_of("gorila", **{"parameter_server.optimizer": optimizer})
+    three = config_of("gorila", **{"parameter_server.optimizer": optimizer, "parameter_server.num_shards": 3})
+    assert_same(train_on(three, batches), train_on(one, batches))
+
+
+def test_four_devices_are_one_at_the_same_global_batch(batches, tmp_path):
+    file = tmp_path / "history.npy"
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    command = [sys.executable, "-m", "tests.reductions.machine", str(file)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.stdout.strip() == "4", done.stderr
+    assert_same(np.load(file), train_on(config_of("gorila"), batches))
