@@ -25,8 +25,7 @@ def _parse(argv: list[str]) -> list[str]:
         rest = flags.FLAGS(argv)[1:]
     except flags.Error as error:
         _fail(f"{error}; --help lists the flags, --helpfull all settings")
-    if flags.FLAGS.help or flags.FLAGS.helpfull or flags.FLAGS.helpshort:
-        print(flags.FLAGS.get_help() if flags.FLAGS.helpfull else flags.FLAGS.main_module_help())
+    except SystemExit:  # absl has printed the help, and would call that an error
         sys.exit(0)
     if rest:
         _fail(f"{rest[0]!r} is no flag; flags are written --name=value")
