@@ -4,10 +4,12 @@
 
 Measured in one process, in turns, so that every part meets the same machine:
 
-- *EnvPool*: its own `step`, random actions, at 1, n/2, n and 2n threads on n cores. The bound of every frame.
+- *EnvPool*: the environments of one actor, random actions, at 1, n/2, n and 2n threads on n cores. The bound of
+  every frame.
 - *policy*: the jitted epsilon-greedy policy on frame stacks in host memory, nothing else.
 - *actor*: environment, policy, accumulator and replay writer; the ratio of samples to inserts is left free.
-- *update*: gradient and push to the parameter server on a batch that lies on the device. The bound of every update.
+- *bare updates*: gradient and push to the parameter server on a batch that lies on the device. The bound of
+  every update.
 - *system*: all threads of a run, through replay, while it learns.
 """
 
@@ -49,13 +51,13 @@ from gorila_jax.types import Batch, ConfigError, GorilaError, Gradient, Paramete
 
 AGENT = flags.DEFINE_string("agent", "gorila", "dqn, gorila, or your_module:recipe")
 ENVIRONMENT = flags.DEFINE_string("environment", "Pong-v5", "an EnvPool name")
-PRESET = flags.DEFINE_enum("preset", None, ["paper", "small", "toy"], "sizes to measure with; chosen if not named")
+PRESET = flags.DEFINE_enum("preset", None, ["paper", "small", "toy"], "chosen if not named")
 ROUNDS = flags.DEFINE_integer("rounds", 5, "rounds; in each of them every part is measured once", 1)
 SECONDS = flags.DEFINE_float("seconds", 3.0, "seconds per part and round", 0.01)
-NUM_ENVIRONMENTS = flags.DEFINE_integer("num_environments", None, "environments per actor; the preset's if not given")
-REPLAY_BACKEND = flags.DEFINE_enum("replay_backend", "auto", ["auto", "reverb", "memory"], "the replay to go through")
+NUM_ENVIRONMENTS = flags.DEFINE_integer("num_environments", None, "per actor; the preset's if not given")
+REPLAY_BACKEND = flags.DEFINE_enum("replay_backend", "auto", ["auto", "reverb", "memory"], "to go through")
 
-# The replay is smaller than in a run, so that it is full, and evicts, from early on; it still outgrows every cache.
+# Smaller than in a run, so that replay is soon full and evicts; frames still outgrow every cache.
 CAPACITY_TRANSITIONS = 20_000
 LEARNING_STARTS_TRANSITIONS = 1_000
 
@@ -90,7 +92,7 @@ def main() -> None:
         arms.append(system_arm(config, plan, stack))
         rounds = measure_in_turns(arms, ROUNDS.value, SECONDS.value)
     envpool = envpool_figure(threads)
-    rounds["environment_then_policy_frames_per_second"] = [
+    rounds["envpool_then_policy_frames_per_second"] = [
         1 / (1 / environment + 1 / policy)
         for environment, policy in zip(rounds[envpool], rounds["policy_frames_per_second"], strict=True)
     ]
@@ -102,11 +104,13 @@ def main() -> None:
     figures: dict[str, Any] = {name: summary(values) for name, values in rounds.items()}
     figures["settings"] = settings(config, plan, threads)
     title = (
-        f"{config.agent} on {config.environment}, preset {config.preset}: {config.env.num_environments} environments "
-        f"in {threads} threads, replay {choose_backend(config)}; medians of {ROUNDS.value} x {SECONDS.value:g} s"
+        f"{config.agent} on {config.environment}, preset {config.preset}: {config.env.num_environments} "
+        f"environments in {threads} threads, replay {choose_backend(config)}; medians of {ROUNDS.value} x "
+        f"{SECONDS.value:g} s"
     )
     columns = ("figure", "median", "lowest", "highest", "share of a bound")
-    report("frames_per_second", make_table(title, columns, table_rows(rounds, ratios, wanted)), ratios, figures)
+    table = make_table(title, columns, table_rows(rounds, ratios, wanted))
+    report("frames_per_second", table, ratios, figures)
 
 
 def _config() -> Config:
@@ -127,7 +131,7 @@ def _config() -> Config:
 
 
 def measure_in_turns(arms: Sequence[Arm], rounds: int, seconds: float) -> dict[str, list[float]]:
-    """Every figure once per round. Every other round goes backwards, so that no arm always follows the same one."""
+    """Every figure once per round. Every other round goes backwards, so that no arm always follows the same."""
     for arm in arms:
         arm(0.0)
     figures: dict[str, list[float]] = defaultdict(list)
@@ -140,7 +144,7 @@ def measure_in_turns(arms: Sequence[Arm], rounds: int, seconds: float) -> dict[s
 
 
 def per_second(work: Callable[[], int], seconds: float, settle: Callable[[], object] = lambda: None) -> float:
-    """Calls `work` for so long, at least once, and adds up what it says it did; `settle` waits until that is done."""
+    """Calls `work` for so long, at least once, and adds up what it says it did; `settle` waits for the rest."""
     start, done = time.perf_counter(), 0
     while True:
         done += work()
@@ -160,7 +164,7 @@ def envpool_arm(config: Config, num_threads: int, stack: contextlib.ExitStack) -
     environment = make_environment(config.environment, env, seed=0)
     stack.callback(environment.close)
     if not isinstance(environment, PoolEnvironment):
-        raise ConfigError(f"--environment={config.environment} is your own: this benchmark compares with EnvPool")
+        raise ConfigError(f"--environment={config.environment} is your own, and this compares with EnvPool")
     spec, size = environment.spec, environment.num_environments
     rows = np.random.default_rng(0).integers(spec.num_actions, size=(NUM_ACTION_ROWS, size), dtype=np.int32)
     environment.reset()
@@ -245,7 +249,10 @@ def actor_arm(config: Config, plan: Plan, stack: contextlib.ExitStack) -> Arm:
 
 
 def update_arm(config: Config, plan: Plan) -> Arm:
-    """One learner's gradient and its push, on one resident batch; the host stays one update ahead of the devices."""
+    """One learner's gradient and its push, on one resident batch; the host stays one update ahead.
+
+    Learners with devices of their own multiply what is possible; those that share one do not.
+    """
     devices = plan.topology.learner_devices[0]
     network = plan.recipe.network(config, plan.spec)
     parameters: Parameters = network.init(jax.random.PRNGKey(0))
@@ -253,31 +260,34 @@ def update_arm(config: Config, plan: Plan) -> Arm:
     gradient_fn = make_gradient_fn(plan.recipe.loss(config, network), config.learner, devices)
     guard = flax.jax_utils.replicate(guards.initial_guard_state(), devices)
     batch = resident_batch(config, plan, devices)
+    shares = len(set(plan.topology.learner_devices))
 
     def update() -> int:
         nonlocal guard
         snapshot = server.pull(0)
-        output = gradient_fn(snapshot.parameters, snapshot.target_parameters, guard, batch.steps, batch.weights)
+        parameters, target = snapshot.parameters, snapshot.target_parameters
+        output = gradient_fn(parameters, target, guard, batch.steps, batch.weights)
         server.push(0, Gradient(snapshot.version, output.gradients, output.finite, output.outlier))
         jax.block_until_ready(guard)  # which the update before this one gave
         guard = output.guard
-        return 1
+        return shares
 
     return lambda seconds: {"bare_updates_per_second": per_second(update, seconds, settle=server.status)}
 
 
 def resident_batch(config: Config, plan: Plan, devices: Sequence[jax.Device]) -> DeviceBatch:
     """Random observations, actions and rewards of the sizes of a run."""
-    random, size = np.random.default_rng(0), config.learner.batch_size
+    random, size, spec = np.random.default_rng(0), config.learner.batch_size, plan.spec
     leading = (size, plan.recipe.window_steps(config))
     steps = Step(
-        observation=random_observations((*leading, *plan.spec.observation_shape), plan.spec.observation_dtype),
-        action=random.integers(plan.spec.num_actions, size=leading, dtype=np.int32),
+        observation=random_observations((*leading, *spec.observation_shape), spec.observation_dtype),
+        action=random.integers(spec.num_actions, size=leading, dtype=np.int32),
         reward=random.integers(-1, 2, size=leading).astype(np.float32),
         discount=np.full(leading, config.env.discount, np.float32),
         valid=np.ones(leading, np.bool_),
     )
-    info = SampleInfo(np.arange(size, dtype=np.uint64), np.full(size, 1 / size), np.full(size, size, np.int64))
+    keys, probabilities = np.arange(size, dtype=np.uint64), np.full(size, 1 / size)
+    info = SampleInfo(keys, probabilities, np.full(size, size, np.int64))
     learner = dataclasses.replace(config.learner, prefetch_batches=0)
     batch = Prefetcher(learner, devices, lambda timeout_s: Batch(steps, info)).next_batch(0.0)
     assert batch is not None
@@ -328,7 +338,7 @@ def system_arm(config: Config, plan: Plan, stack: contextlib.ExitStack) -> Arm:
 
 
 def run_for(system: System, coordinator: Coordinator, seconds: float) -> tuple[Counts, Counts]:
-    """Runs all threads until they learn and then for so long; the counts at the start and end of that time."""
+    """Runs all threads until they learn and then for so long; the counts at both ends of that time."""
     stop = Coordinator(ENDLESS)  # of this round only; `coordinator` goes on counting
     window: list[Counts] = []
     began = count(system, coordinator)
@@ -363,8 +373,8 @@ def count(system: System, coordinator: Coordinator) -> Counts:
 
 def ratios_to_take(envpool: str, thread_counts: Sequence[int]) -> dict[str, Ratio]:
     """`envpool`: its figure at the threads that an actor uses."""
-    one = envpool_figure(1)
-    serial = "environment_then_policy_frames_per_second"
+    one, actor, system = envpool_figure(1), "actor_frames_per_second", "system_frames_per_second"
+    serial = "envpool_then_policy_frames_per_second"
     return {
         **{
             f"envpool_{threads}_threads_over_1": Ratio(envpool_figure(threads), one, "1 thread")
@@ -372,11 +382,13 @@ def ratios_to_take(envpool: str, thread_counts: Sequence[int]) -> dict[str, Rati
             if threads > 1
         },
         "policy_over_envpool": Ratio("policy_frames_per_second", envpool, "EnvPool"),
-        "actor_over_envpool": Ratio("actor_frames_per_second", envpool, "EnvPool"),
-        "actor_over_environment_then_policy": Ratio("actor_frames_per_second", serial, "environment, then policy"),
-        "system_frames_over_envpool": Ratio("system_frames_per_second", envpool, "EnvPool"),
-        "system_frames_over_actor": Ratio("system_frames_per_second", "actor_frames_per_second", "the actor alone"),
-        "system_updates_over_bare": Ratio("system_updates_per_second", "bare_updates_per_second", "bare updates"),
+        "actor_over_envpool": Ratio(actor, envpool, "EnvPool"),
+        "actor_over_envpool_then_policy": Ratio(actor, serial, "EnvPool, then policy"),
+        "system_frames_over_envpool": Ratio(system, envpool, "EnvPool"),
+        "system_frames_over_actor": Ratio(system, actor, "the actor alone"),
+        "system_updates_over_bare": Ratio(
+            "system_updates_per_second", "bare_updates_per_second", "bare updates"
+        ),
     }
 
 

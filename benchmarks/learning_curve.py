@@ -58,8 +58,9 @@ def main() -> None:
         for label, run in zip(labels, runs, strict=True)
     ]
     columns = ("run", "frames", "updates", "minutes", "samples/insert", "final mean", "best mean")
+    long = ("curve", "configuration", "versions")
     figures = {
-        label: {name: value for name, value in run.items() if name not in ("curve", "configuration", "versions")}
+        label: {name: value for name, value in run.items() if name not in long}
         for label, run in zip(labels, runs, strict=True)
     }
     ratios = {
@@ -107,7 +108,7 @@ def summarise(workdir: Path) -> dict[str, Any]:
 
 
 def curve(metrics: Mapping[str, np.ndarray]) -> dict[str, list[float | None]]:
-    """At most MAX_POINTS rows, evenly chosen, the first and the last among them; None where nothing is known."""
+    """At most MAX_POINTS rows, evenly chosen, the first and the last among them; None where a field is empty."""
     size = len(metrics["frames"])
     rows = np.unique(np.linspace(0, size - 1, min(size, MAX_POINTS)).round().astype(int))
     names = ("frames", "steps", "updates", "episodes", "episode_return_mean", "episode_epsilon_mean")

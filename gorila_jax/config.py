@@ -68,6 +68,7 @@ class ReplayConfig:
     error_buffer_samples: int = setting(0, "how far samples may stray from that ratio; 0: the least that is safe", 0)
     priority_exponent: float = setting(0.0, "alpha of proportional sampling; 0: uniform", 0, 1)
     server_addresses: tuple[str, ...] = setting((), "host:port of running replay servers; none: one in this process")
+    run_id: str = setting("", "name that servers at given addresses were started with")
     port: int = setting(0, "of the replay server in this process; 0: any free one", 0, 65535)
     checkpoint: bool = setting(False, "save the replay's contents with every checkpoint")
 
@@ -279,6 +280,8 @@ def _validate_together(config: Config) -> None:
         raise ConfigError("run.lockstep needs the seeded in-process replay: replay.backend=memory (or auto)")
     if config.replay.backend == "memory" and replay.server_addresses:
         raise ConfigError("replay.server_addresses needs replay.backend=reverb: the memory replay has no server")
+    if replay.server_addresses and not replay.run_id:
+        raise ConfigError("replay.server_addresses needs replay.run_id, the name that those servers were started with")
     if config.run.lockstep and replay.server_addresses:
         raise ConfigError("run.lockstep uses the in-process replay: leave replay.server_addresses empty")
 

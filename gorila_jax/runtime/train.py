@@ -37,7 +37,7 @@ from gorila_jax.runtime.workdir import Workdir, open_workdir
 from gorila_jax.types import ConfigError, EnvironmentSpec, Parameters
 
 MAY_CHANGE = ("run.total_frames", "run.log_period_seconds", "run.platform", "run.host_devices", "checkpoint.*",
-              "replay.checkpoint", "replay.port", "replay.server_addresses", "env.num_threads")  # fmt: skip
+              "replay.checkpoint", "replay.port", "replay.run_id", "replay.server_addresses", "env.num_threads")  # fmt: skip
 """Settings that a resumed run may have anew: none of them changes what is learned."""
 
 EXIT_CODES = {"budget": 0, "SIGINT": 130, "SIGTERM": 143}
@@ -156,7 +156,7 @@ def _train(config: Config, plan: Plan, workdir: Workdir, progress: Progress) -> 
             plan.topology,
             plan.spec,
             coordinator,
-            run_id=uuid.uuid4().hex,
+            run_id=config.replay.run_id or uuid.uuid4().hex,
             generation=generation,
             initial_parameters=_initial_parameters(config) if state is None else None,
             replay_directory=replay_directory,

@@ -1,0 +1,41 @@
+"""A replay server in a process of its own."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+from gorila_jax.agents import find_recipe
+from gorila_jax.config import Config
+from gorila_jax.environments import environment_spec
+from gorila_jax.runtime.system import table_spec
+from gorila_jax.types import ConfigError
+
+
+def serve_replay(config: Config, index: int = 0, num_servers: int = 1) -> None:
+    """Serves this run's tables, every `num_servers`-th from number `index` on, until SIGINT or SIGTERM.
+
+    Raises:
+      ConfigError: the settings cannot work, `replay.run_id` or `replay.port` among them.
+      ReplayError: the port is taken.
+    """
+    if not config.replay.run_id or not config.replay.port:
+        raise ConfigError("a replay server needs config.replay.run_id, a name that its trainer repeats, and a port")
+    from gorila_jax.replay.reverb import ReplayServer  # loads TensorFlow
+
+    recipe, spec = find_recipe(config.agent), environment_spec(config.environment, config.env)
+    num_tables = config.learner.num_learners if config.replay.layout == "local" else 1
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    server = ReplayServer(
+        table_spec(config, recipe, spec),
+        num_tables,
+        config.replay.run_id,
+        config.replay.port,
+        index=index,
+        num_servers=num_servers,
+    )
+    print(f"replay server {index} of run {config.replay.run_id} is ready on port {server.port}", flush=True)
+    stopped.wait()
+    server.stop()

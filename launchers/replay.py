@@ -1,0 +1,28 @@
+"""Serves replay tables from a process of its own, on this machine or another.
+
+    python -m launchers.replay --environment=Catch-v0 --config.replay.run_id=mine --config.replay.port=7000
+    python -m launchers.train --environment=Catch-v0 --config.replay.run_id=mine \
+        --config.replay.server_addresses=localhost:7000
+
+Both need the same agent, environment and replay settings: the trainer refuses a server that differs.
+"""
+
+from __future__ import annotations
+
+from absl import flags
+
+from gorila_jax.runtime.serve_replay import serve_replay
+from launchers.config_flags import config_from_flags
+from launchers.program import run
+
+INDEX = flags.DEFINE_integer("index", 0, "which of the servers this one is, in the order of their addresses", 0)
+NUM_SERVERS = flags.DEFINE_integer("num_servers", 1, "replay servers of the run", 1)
+
+
+def main() -> int:
+    serve_replay(config_from_flags(), INDEX.value, NUM_SERVERS.value)
+    return 0
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,80 @@
+"""A trainer and its replay server in processes of their own (PITFALLS V5, V6, V11)."""
+
+from __future__ import annotations
+
+import signal
+import socket
+
+import pytest
+
+from tests.end_to_end.programs import finish, run, start, wait_for
+
+pytestmark = pytest.mark.reverb
+
+SHARED = (
+    "--environment=Catch-v0",
+    "--replay_backend=reverb",
+    "--config.replay.learning_starts_transitions=100",
+)
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return probe.getsockname()[1]
+
+
+def serve(port: int, run_id: str = "mine"):
+    process = start("replay", *SHARED, f"--config.replay.port={port}", f"--config.replay.run_id={run_id}")
+    lines: list[str] = []
+
+    def ready() -> bool:
+        lines.append(process.stdout.readline())
+        return "is ready on port" in lines[-1]
+
+    wait_for(ready, process)
+    return process
+
+
+def train_flags(port: int, workdir, run_id: str = "mine") -> tuple[str, ...]:
+    return (
+        *SHARED,
+        f"--config.replay.server_addresses=localhost:{port}",
+        f"--config.replay.run_id={run_id}",
+        f"--workdir={workdir}",
+    )
+
+
+def test_a_run_trains_through_a_server_in_another_process(tmp_path, port):
+    server = serve(port)
+    code, output = run("train", *train_flags(port, tmp_path), "--total_frames=2000")
+    assert code == 0, output
+    assert finish(server, signal.SIGTERM)[0] == 0
+
+
+def test_a_server_of_another_run_is_refused(tmp_path, port):
+    server = serve(port, run_id="theirs")
+    code, output = run("train", *train_flags(port, tmp_path), "--total_frames=2000")
+    assert code == 1
+    assert "theirs" in output
+    assert finish(server, signal.SIGTERM)[0] == 0
+
+
+def test_a_second_server_on_the_port_is_refused(port):
+    server = serve(port)
+    code, output = run("replay", *SHARED, f"--config.replay.port={port}", "--config.replay.run_id=other")
+    assert code == 1
+    assert f"port {port} is taken" in output
+    assert finish(server, signal.SIGTERM)[0] == 0
+
+
+def test_a_killed_server_ends_the_run_with_its_address(tmp_path, port):
+    server = serve(port)
+    process = start("train", *train_flags(port, tmp_path), "--total_frames=100000000")
+    metrics = tmp_path / "metrics.csv"
+    wait_for(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > 1, process)
+    server.kill()
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 1, output
+    assert f"localhost:{port}" in output
