@@ -130,7 +130,7 @@ TOY: Preset = {
     "parameter_server.optimizer": Setting("adam", OURS),
     "parameter_server.learning_rate": Setting(1e-3, OURS),
     "parameter_server.target_period_updates": Setting(200, OURS),
-    "run.total_frames": Setting(50_000, OURS),
+    "run.total_frames": Setting(30_000, OURS),
 }
 
 recipe = Recipe(

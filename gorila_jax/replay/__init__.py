@@ -57,7 +57,7 @@ def make_replay(
     """
     if backend == "memory":
         if addresses or port:
-            raise ConfigError("the in-process replay has no servers: leave their addresses and the port unset")
+            raise ConfigError("the in-process replay has no servers: leave addresses and port unset")
         from gorila_jax.replay.memory import MemoryReplay
 
         return MemoryReplay(table, num_tables, seed)
@@ -66,8 +66,8 @@ def make_replay(
             from gorila_jax.replay.reverb import ReverbReplay
         except ImportError as error:
             raise ReplayError(
-                f"Reverb cannot be loaded ({error}). It needs the TensorFlow release that it was built for, and "
-                "Python 3.11 or older; without it use the in-process replay, --replay_backend=memory"
+                f"Reverb cannot be loaded ({error}). It needs the TensorFlow release that it was built for, "
+                "and Python 3.11 or older; without it use the in-process replay, --replay_backend=memory"
             ) from error
 
         return ReverbReplay(table, num_tables, run_id, addresses=addresses, port=port)

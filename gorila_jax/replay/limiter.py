@@ -68,6 +68,6 @@ def check_limiter(limiter: Limiter, batch_size: int = 1) -> None:
     if limiter.error_buffer < smallest:
         raise ConfigError(
             f"an error buffer of {limiter.error_buffer:g} samples is too small: with "
-            f"{limiter.samples_per_insert:g} samples per insert and batches of {batch_size} both the actors and "
-            f"the learner could wait for ever for each other; the least that works is {smallest:g}"
+            f"{limiter.samples_per_insert:g} samples per insert and batches of {batch_size} both the "
+            f"actors and the learner could wait for ever for each other; the least that works is {smallest:g}"
         )

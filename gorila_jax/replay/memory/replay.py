@@ -73,7 +73,7 @@ class MemoryReplay:
             raise ReplayError(f"cannot save the replay to {path}: {error}") from error
 
     def restore(self, directory: str) -> None:
-        """Replaces all items, counters and the state of the draws. Writers must begin new episodes after it."""
+        """Replaces all items, counters and the state of the draws. Writers begin new episodes after it."""
         path = pathlib.Path(directory)
         read_settings(path, _BACKEND, self._spec, self.num_tables)
         try:
@@ -93,7 +93,7 @@ class MemoryWriter:
 
     def __init__(self, table: _Table, num_streams: int):
         self.inserted_items = 0
-        self.waiting_items = 0  # handed over, but not admitted by the limiter yet; guarded by the table's lock
+        self.waiting_items = 0  # not admitted by the limiter yet; guarded by the table's lock
         self._table = table
         window = table.spec.window_steps
         self._streams: list[collections.deque[Step]] = [
@@ -141,9 +141,12 @@ class MemorySampler:
         # Stacked outside the lock: rows never change, and the items hold them.
         rows = [row for item in items for row in item]
         leading = (self._batch_size, self._table.spec.window_steps)
-        fields = zip(zip(*rows, strict=True), self._table.spec.signature, strict=True)
-        steps = Step(*(np.array(column, field.dtype).reshape(leading + field.shape) for column, field in fields))
-        return Batch(steps, info)
+        columns = zip(*rows, strict=True)
+        steps = [
+            np.array(column, field.dtype).reshape(leading + field.shape)
+            for column, field in zip(columns, self._table.spec.signature, strict=True)
+        ]
+        return Batch(Step(*steps), info)
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
         return self._table.update_priorities(*check_priorities(keys, priorities))
@@ -167,8 +170,9 @@ class _Table:
         self._waiting: collections.deque[tuple[tuple[Step, ...], float, MemoryWriter]] = collections.deque()
 
     def status(self) -> TableStatus:
-        limiter, size = self.spec.limiter, len(self._items)
+        limiter = self.spec.limiter
         with self._changed:
+            size = len(self._items)
             return TableStatus(
                 size_items=size,
                 capacity_items=self.spec.capacity_items,
@@ -214,7 +218,7 @@ class _Table:
             return items, info
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
-        """Keys [N] uint64, priorities [N] float64, the last of equal keys holds. Returns how many are gone."""
+        """Keys [N] uint64, priorities [N] float64; the last of equals holds. Returns how many are gone."""
         with self._changed:
             oldest = self._inserted - len(self._items)
             here = (keys >= oldest) & (keys < self._inserted)
@@ -255,7 +259,7 @@ class _Table:
             self._priorities[:] = 0
             self._priorities[slots] = priorities
             if self._weights is not None:
-                self._weights.set(np.arange(self.spec.capacity_items), 0.0)
+                self._weights.set(np.arange(self.spec.capacity_items), np.zeros(self.spec.capacity_items))
                 self._weights.set(slots, self._weight(priorities))
             self._changed.notify_all()
 
@@ -272,7 +276,7 @@ class _Table:
                 self._items[slot] = rows
             self._priorities[slot] = priority
             if self._weights is not None:
-                self._weights.set_one(slot, float(self._weight(np.float64(priority))))
+                self._weights.set_one(slot, priority**self.spec.priority_exponent)
             self._inserted += 1
         self._changed.notify_all()
 
@@ -290,7 +294,9 @@ class _Table:
         return (newest - (newest - slots) % capacity).astype(np.uint64)
 
     def _weight(self, priorities: np.ndarray) -> np.ndarray:
-        return priorities**self.spec.priority_exponent
+        # One number at a time: NumPy's power of an array differs from a number's in the last bit, and a
+        # priority must weigh the same however it came, or a restored replay would not draw the same items.
+        return np.array([priority**self.spec.priority_exponent for priority in priorities.tolist()])
 
     def _oldest_first(self, ring: Any) -> Any:
         """A list or array over the slots, in the order of insertion."""

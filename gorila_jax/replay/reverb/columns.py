@@ -27,7 +27,9 @@ class Columns:
         # name, shape of one row, dtype; the name of a packed column says what lies in it
         self.specs: list[tuple[str, tuple[int, ...], np.dtype]] = []
         if self._small:
-            layout = " ".join(f"{name}:{fields[name].dtype}{list(fields[name].shape)}" for name in self._small)
+            layout = " ".join(
+                f"{name}:{fields[name].dtype}{list(fields[name].shape)}" for name in self._small
+            )
             self.specs.append((layout, (self._packed.itemsize,), np.dtype(np.uint8)))
         self.specs += [(name, fields[name].shape, fields[name].dtype) for name in self._large]
 

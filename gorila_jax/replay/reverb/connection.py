@@ -20,13 +20,13 @@ from gorila_jax.types import ReplayError
 class Connection:
     """To one server of this run. Raises ReplayError when it does not answer or is somebody else's."""
 
-    def __init__(
-        self, address: str, run_id: str, table: TableSpec, numbers: Sequence[int], timeout_s: float
-    ):
-        """Args:
-        address: host:port.
-        numbers: of the tables that this server must hold.
-        timeout_s: how long to wait for its first answer.
+    def __init__(self, address: str, run_id: str, table: TableSpec, numbers: Sequence[int], timeout_s: float):
+        """Asks the server who it is.
+
+        Args:
+          address: host:port.
+          numbers: of the tables that this server must hold.
+          timeout_s: how long to wait for its first answer.
         """
         _bypass_proxy(address)
         self.address = address
@@ -92,8 +92,8 @@ class Connection:
         if missing:
             raise ReplayError(
                 f"the replay server at {self.address} holds the tables "
-                f"{sorted(parsed.number for parsed in own)} of this run, but not {missing}: are the addresses in "
-                "order, and started for as many servers?"
+                f"{sorted(parsed.number for parsed in own)} of this run, but not {missing}: are the "
+                "addresses in order, and started for as many servers?"
             )
         return own[0].incarnation
 
@@ -111,7 +111,8 @@ class Connection:
             found = _settings_of_info(infos[self.table_name(number)])
             if found != expected:
                 raise ReplayError(
-                    f"table {number} of the replay server at {self.address} has other settings than this run:\n"
+                    f"table {number} of the replay server at {self.address} has other settings than this "
+                    "run:\n"
                     + "\n".join(
                         f"  {name}: {found[name]} there, {expected[name]} here"
                         for name in expected
@@ -127,15 +128,22 @@ class Watch:
     """
 
     def __init__(self, connections: Sequence[Connection], period_s: float, silence_s: float):
-        """Args:
-        period_s: between two questions.
-        silence_s: a server that does not answer for so long counts as dead.
+        """Starts one thread per connection, for a question to a dead server must not delay the others.
+
+        Args:
+          period_s: between two questions.
+          silence_s: a server that does not answer for so long counts as dead.
         """
         self._period_s = period_s
         self._silence_s = silence_s
         self._stopped = threading.Event()
         for connection in connections:
-            threading.Thread(target=self._run, args=[connection], name="reverb-watch", daemon=True).start()
+            # Here and not in runtime/, because only Reverb servers need it. A daemon, because a question
+            # to a dead server cannot be taken back.
+            thread = threading.Thread(  # noqa: TID251
+                target=self._run, args=[connection], name="reverb-watch", daemon=True
+            )
+            thread.start()
 
     def close(self) -> None:
         """Returns at once: a question that is out ends by itself, and its thread with it."""
@@ -182,10 +190,10 @@ def _flat(signature: Any) -> list[str]:
 def _bypass_proxy(address: str) -> None:
     """Keeps gRPC from reaching a replay server through the HTTP proxy that a machine may be set up with.
 
-    gRPC reads this variable of the process when it connects, and offers no other way from here. Only the
-    hosts of replay servers are added to it.
+    Only the hosts of replay servers are added to what the variable holds.
     """
     host = address.rpartition(":")[0]
-    hosts = os.environ.get("no_grpc_proxy", os.environ.get("no_proxy", ""))
+    environment = os.environ  # noqa: TID251, gRPC takes this setting from nowhere else
+    hosts = environment.get("no_grpc_proxy", environment.get("no_proxy", ""))
     if host not in hosts.split(","):
-        os.environ["no_grpc_proxy"] = ",".join(filter(None, [hosts, host]))
+        environment["no_grpc_proxy"] = ",".join(filter(None, [hosts, host]))

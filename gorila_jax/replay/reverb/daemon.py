@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future  # noqa: TID251, see DaemonCaller
 from typing import Any
 
 
@@ -19,7 +19,7 @@ class DaemonCaller:
 
     def __init__(self, name: str):
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)  # noqa: TID251
         self._thread.start()
 
     def submit(self, call: Callable[[], Any]) -> Future[Any]:

@@ -39,7 +39,9 @@ class ReverbReplay:
         watch_period_s: float = 1.0,
         save_timeout_s: float = 600.0,
     ):
-        """Args:
+        """Connects to the servers, or starts one.
+
+        Args:
           addresses: host:port of servers that run already, one per table at most.
           port: of the server started here; 0: any free one.
           connect_timeout_s: how long to wait for the first answer of each server.
@@ -121,9 +123,7 @@ class ReverbReplay:
                 after = [self.status(number).size_items for number in numbers]
                 sizes = list(zip(before, after, strict=True))
                 servers.append({"incarnation": connection.incarnation, "sizes": sizes})
-            write_settings(
-                part, BACKEND, self._table, self.num_tables, run_id=self._run_id, servers=servers
-            )
+            write_settings(part, BACKEND, self._table, self.num_tables, run_id=self._run_id, servers=servers)
             os.rename(part, path)
         except (OSError, ReplayError) as error:
             shutil.rmtree(part, ignore_errors=True)
@@ -153,6 +153,9 @@ class ReverbReplay:
     def close(self) -> None:
         """Ends all writers and samplers, then the server if it is ours."""
         for client in self._clients:
+            if isinstance(client, ReverbSampler):
+                client.stop()  # all of them at once, so that they end together
+        for client in self._clients:
             client.close()
         if self._watch is not None:
             self._watch.close()
@@ -180,5 +183,5 @@ class ReverbReplay:
         except (RuntimeError, ValueError) as error:
             raise ReplayError(f"the replay server at {connection.address} failed: {error}") from error
         if not pathlib.Path(written).is_dir():
-            raise ReplayError(f"{connection.address} wrote to {written} on its own machine, out of reach here")
+            raise ReplayError(f"{connection.address} wrote to {written} on its own machine, out of reach")
         shutil.move(written, target)

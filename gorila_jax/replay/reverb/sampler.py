@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import threading
-from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import tensorflow as tf
 
 from gorila_jax.replay.reverb.columns import Columns
 from gorila_jax.replay.reverb.connection import Connection
-from gorila_jax.replay.reverb.daemon import DaemonCaller
+from gorila_jax.replay.reverb.daemon import DaemonCaller, Future
 from gorila_jax.replay.reverb.tables import item_signature
 from gorila_jax.replay.table import TableSpec, check_priorities
 from gorila_jax.types import Batch, ReplayError, SampleInfo
@@ -60,10 +59,8 @@ class ReverbSampler:
         try:
             batch = pending.result(timeout_s)
         except TimeoutError:
-            if not pending.done():
-                self._connection.check()
-                return None
-            raise
+            self._connection.check()
+            return None
         except (tf.errors.OpError, RuntimeError, ValueError) as error:
             self._connection.check()
             raise ReplayError(f"the replay server at {self._connection.address} failed: {error}") from error
@@ -96,9 +93,13 @@ class ReverbSampler:
             self._connection.check()
             raise ReplayError(f"the replay server at {self._connection.address} failed: {error}") from error
 
+    def stop(self) -> None:
+        """Begins to close, without waiting: whoever waits in `sample` gets None within a second."""
+        self._closed = True
+
     def close(self) -> None:
         """Ends both threads, or leaves them waiting for a server that will never answer."""
-        self._closed = True
+        self.stop()
         self._updater.close(1.0)
         self._reader.close(_LIMITER_TIMEOUT_MS / 1000 + 2.0)
 
@@ -117,10 +118,11 @@ class ReverbSampler:
         """Notes when a batch was drawn. To ask the server costs a millisecond, so only some batches do."""
         size = int(info.table_sizes.max())
         self._draws += 1
+        inserted: int | None = None
         if size < self._table.capacity_items:
             inserted = size  # nothing was ever evicted
-        else:
-            inserted = self._inserted() if self._draws % _BATCHES_PER_COUNT == 1 else None
+        elif self._draws % _BATCHES_PER_COUNT == 1:
+            inserted = self._inserted()
         self._drawn.append((info.keys, inserted))
 
     def _read(self) -> Batch | None:

@@ -129,6 +129,6 @@ def _free_port(port: int) -> int:
             try:
                 probe.bind((host, port))
             except OSError as error:
-                raise ReplayError(f"port {port} is taken ({error}): another replay server runs there") from error
+                raise ReplayError(f"port {port} is taken ({error}): does another run use it?") from error
             port = probe.getsockname()[1]
     return port

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 from reverb.errors import DeadlineExceededError
@@ -70,9 +71,10 @@ class ReverbWriter:
     def ready(self, timeout_s: float) -> bool:
         """Waits until the server has confirmed every item of this writer, which its limiter may hold back."""
         self._check_open()
-        deadline = time.monotonic() + timeout_s
+        clock = time.monotonic  # noqa: TID251, one timeout is shared by many calls
+        deadline = clock() + timeout_s
         for stream in sorted(self._unconfirmed):
-            left_ms = max(1, round(1000 * (deadline - time.monotonic())))
+            left_ms = max(1, round(1000 * (deadline - clock())))
             try:
                 self._writers[stream].flush(block_until_num_items=0, timeout_ms=left_ms)
             except DeadlineExceededError:
@@ -87,10 +89,8 @@ class ReverbWriter:
         """Gives what is pending two seconds. It raises nothing, for a dead server is reported elsewhere."""
         if self._closed:
             return
-        try:
+        with contextlib.suppress(ReplayError):
             self.ready(_CLOSE_TIMEOUT_S)
-        except ReplayError:
-            pass
         self._closed = True
         for writer in self._writers:
             writer.close()
