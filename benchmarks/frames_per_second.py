@@ -4,8 +4,8 @@
 
 Measured in one process, in turns, so that every part meets the same machine:
 
-- *EnvPool*: the environments of one actor, random actions, at 1, n/2, n and 2n threads on n cores. The bound of
-  every frame.
+- *EnvPool*: the environments of one actor, random actions, at 1, n/2, n and 2n threads on n cores. The bound
+  of every frame.
 - *policy*: the jitted epsilon-greedy policy on frame stacks in host memory, nothing else.
 - *actor*: environment, policy, accumulator and replay writer; the ratio of samples to inserts is left free.
 - *bare updates*: gradient and push to the parameter server on a batch that lies on the device. The bound of
@@ -131,7 +131,7 @@ def _config() -> Config:
 
 
 def measure_in_turns(arms: Sequence[Arm], rounds: int, seconds: float) -> dict[str, list[float]]:
-    """Every figure once per round. Every other round goes backwards, so that no arm always follows the same."""
+    """Every figure once per round. Every other round goes backwards: no arm always follows the same."""
     for arm in arms:
         arm(0.0)
     figures: dict[str, list[float]] = defaultdict(list)
@@ -144,7 +144,7 @@ def measure_in_turns(arms: Sequence[Arm], rounds: int, seconds: float) -> dict[s
 
 
 def per_second(work: Callable[[], int], seconds: float, settle: Callable[[], object] = lambda: None) -> float:
-    """Calls `work` for so long, at least once, and adds up what it says it did; `settle` waits for the rest."""
+    """Calls `work` for so long, at least once, and adds up what it says; `settle` waits until it is done."""
     start, done = time.perf_counter(), 0
     while True:
         done += work()

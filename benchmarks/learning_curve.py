@@ -108,7 +108,7 @@ def summarise(workdir: Path) -> dict[str, Any]:
 
 
 def curve(metrics: Mapping[str, np.ndarray]) -> dict[str, list[float | None]]:
-    """At most MAX_POINTS rows, evenly chosen, the first and the last among them; None where a field is empty."""
+    """At most MAX_POINTS rows, evenly chosen, first and last among them; None where a field is empty."""
     size = len(metrics["frames"])
     rows = np.unique(np.linspace(0, size - 1, min(size, MAX_POINTS)).round().astype(int))
     names = ("frames", "steps", "updates", "episodes", "episode_return_mean", "episode_epsilon_mean")

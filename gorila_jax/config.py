@@ -35,16 +35,22 @@ class EnvironmentConfig:
     gymnasium_workers: str = setting("serial", "your own environments: serial, or processes (one for each)")
     frame_skip: int = setting(4, "Atari: frames per step, the last two of which are max-pooled", 1)
     noop_max: int = setting(30, "Atari: up to this many no-op frames begin a game", 1)
-    sticky_action_probability: float = setting(0.0, "Atari: chance that a frame repeats the last action", 0, 1)
+    sticky_action_probability: float = setting(
+        0.0, "Atari: chance that a frame repeats the last action", 0, 1
+    )
     full_action_set: bool = setting(False, "Atari: all 18 actions instead of the game's own")
-    life_loss_is_end: bool = setting(True, "Atari: a lost life ends an episode in training, never in evaluation")
+    life_loss_is_end: bool = setting(
+        True, "Atari: a lost life ends an episode in training, never in evaluation"
+    )
     max_frames_per_episode: int = setting(108_000, "Atari: time limit of a game in frames", 1)
 
 
 @dataclass(frozen=True)
 class NetworkConfig:
     torso: str = setting("auto", "nature (convolutions), flat, or auto: nature for images of 36x36 and more")
-    filters: tuple[int, ...] = setting((32, 64, 64), "of nature's convolutions 8x8/4, 4x4/2, 3x3/1; two or three", 1)
+    filters: tuple[int, ...] = setting(
+        (32, 64, 64), "of nature's convolutions 8x8/4, 4x4/2, 3x3/1; two or three", 1
+    )
     hidden_units: tuple[int, ...] = setting((512,), "dense layers between torso and head", 1)
 
 
@@ -60,14 +66,22 @@ class ActorConfig:
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    backend: str = setting("auto", "reverb, memory (in-process), or auto: memory in lockstep or without reverb")
-    layout: str = setting("global", "global (one table for all) or local (one per bundle of actors and learner)")
+    backend: str = setting(
+        "auto", "reverb, memory (in-process), or auto: memory in lockstep or without reverb"
+    )
+    layout: str = setting(
+        "global", "global (one table for all) or local (one per bundle of actors and learner)"
+    )
     capacity_transitions: int = setting(1_000_000, "transitions kept per table, the oldest go first", 1)
     learning_starts_transitions: int = setting(50_000, "transitions in a table before it is first sampled", 1)
     samples_per_insert: float = setting(8.0, "transitions trained on per transition inserted; 0: not held", 0)
-    error_buffer_samples: int = setting(0, "how far samples may stray from that ratio; 0: the least that is safe", 0)
+    error_buffer_samples: int = setting(
+        0, "how far samples may stray from that ratio; 0: the least that is safe", 0
+    )
     priority_exponent: float = setting(0.0, "alpha of proportional sampling; 0: uniform", 0, 1)
-    server_addresses: tuple[str, ...] = setting((), "host:port of running replay servers; none: one in this process")
+    server_addresses: tuple[str, ...] = setting(
+        (), "host:port of running replay servers; none: one in this process"
+    )
     run_id: str = setting("", "name that servers at given addresses were started with")
     port: int = setting(0, "of the replay server in this process; 0: any free one", 0, 65535)
     checkpoint: bool = setting(False, "save the replay's contents with every checkpoint")
@@ -84,7 +98,9 @@ class LearnerConfig:
     outlier_deviations: float = setting(0.0, "drop gradients of losses above mean + this x std; 0: none", 0)
     outlier_warmup_losses: int = setting(1_000, "losses seen before any is called an outlier", 1)
     max_nonfinite_updates: int = setting(100, "non-finite updates in a row that end the run", 1)
-    prefetch_batches: int = setting(1, "batches moved to the devices ahead of their update; unused in lockstep", 0)
+    prefetch_batches: int = setting(
+        1, "batches moved to the devices ahead of their update; unused in lockstep", 0
+    )
 
 
 @dataclass(frozen=True)
@@ -93,7 +109,9 @@ class ParameterServerConfig:
     optimizer: str = setting("adam", "an optax optimizer by name")
     learning_rate: float = setting(1e-4, "learning rate", 0)
     optimizer_options: tuple[tuple[str, Any], ...] = setting((), "its other arguments: name=value,name=value")
-    max_staleness_updates: int = setting(0, "gradients of parameters older than this are refused; 0: never", 0)
+    max_staleness_updates: int = setting(
+        0, "gradients of parameters older than this are refused; 0: never", 0
+    )
     target_period_updates: int = setting(1_000, "updates between two copies into the target network", 1)
 
 
@@ -159,7 +177,8 @@ def fields() -> dict[str, Field]:
                 yield from walk(hints[leaf.name], prefix + leaf.name + ".")
             else:
                 bounds = (leaf.metadata["minimum"], leaf.metadata["maximum"])
-                yield Field(prefix + leaf.name, hints[leaf.name], leaf.default, leaf.metadata["help"], *bounds)
+                meaning = leaf.metadata["help"]
+                yield Field(prefix + leaf.name, hints[leaf.name], leaf.default, meaning, *bounds)
 
     return {leaf.path: leaf for leaf in walk(Config, "")}
 
@@ -201,7 +220,9 @@ def _typed(leaf: Field, value: Any) -> Any:
             return _options(value)
         if typing.get_origin(leaf.type) is tuple:
             element = typing.get_args(leaf.type)[0]
-            parts = [part.strip() for part in value.strip("()[] ").split(",")] if isinstance(value, str) else value
+            parts = value
+            if isinstance(value, str):
+                parts = [part.strip() for part in value.strip("()[] ").split(",")]
             return tuple(_scalar(element, part) for part in parts if part != "")
         return _scalar(leaf.type, value)
     except (ValueError, TypeError, SyntaxError):
@@ -260,7 +281,8 @@ def validate(config: Config) -> None:
             if leaf.maximum is not None and number > leaf.maximum:
                 raise ConfigError(f"{path} is {number}, it must be at most {leaf.maximum}")
         if path in CHOICES and value not in CHOICES[path]:
-            raise ConfigError(f"{path} is {value!r}, possible: {', '.join(c or repr(c) for c in CHOICES[path])}")
+            choices = ", ".join(choice or repr(choice) for choice in CHOICES[path])
+            raise ConfigError(f"{path} is {value!r}, possible: {choices}")
     _validate_together(config)
 
 
@@ -273,15 +295,19 @@ def _validate_together(config: Config) -> None:
         )
     if replay.layout == "local" and actor.num_actors % learner.num_learners:
         raise ConfigError(
-            f"replay.layout=local gives every learner its own actors: actor.num_actors = {actor.num_actors} must be "
-            f"a multiple of learner.num_learners = {learner.num_learners}"
+            f"replay.layout=local gives every learner its own actors: actor.num_actors = {actor.num_actors} "
+            f"must be a multiple of learner.num_learners = {learner.num_learners}"
         )
     if config.run.lockstep and replay.backend == "reverb":
         raise ConfigError("run.lockstep needs the seeded in-process replay: replay.backend=memory (or auto)")
     if config.replay.backend == "memory" and replay.server_addresses:
-        raise ConfigError("replay.server_addresses needs replay.backend=reverb: the memory replay has no server")
+        raise ConfigError(
+            "replay.server_addresses needs replay.backend=reverb: the memory replay has no server"
+        )
     if replay.server_addresses and not replay.run_id:
-        raise ConfigError("replay.server_addresses needs replay.run_id, the name that those servers were started with")
+        raise ConfigError(
+            "replay.server_addresses needs replay.run_id, the name that those servers were started with"
+        )
     if config.run.lockstep and replay.server_addresses:
         raise ConfigError("run.lockstep uses the in-process replay: leave replay.server_addresses empty")
 

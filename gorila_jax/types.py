@@ -216,7 +216,7 @@ class ParameterServer(Protocol):
         """The current parameters and target on the devices of learner `learner`."""
 
     def pull_policy(self) -> tuple[int, Parameters]:
-        """(version, parameters) on one device, no leading axis: for actors. Later pushes leave them as they are."""
+        """(version, parameters) on one device, no leading axis: for actors. Later pushes leave them be."""
 
     def push(self, learner: int, gradient: Gradient) -> None:
         """Applies the gradient, or refuses and counts it: stale, outlier or non-finite."""

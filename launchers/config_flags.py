@@ -26,14 +26,17 @@ AGENT = flags.DEFINE_string("agent", "gorila", "dqn, gorila, or your_module:reci
 ENVIRONMENT = flags.DEFINE_string(
     "environment", "Pong-v5", "an EnvPool name (pong, Pong-v5, Catch-v0, CartPole-v1), or your_module:factory"
 )
-PRESET = flags.DEFINE_string("preset", "", "paper, small or toy: the values to start from; chosen if not named")
+PRESET = flags.DEFINE_string(
+    "preset", "", "paper, small or toy: the values to start from; chosen if not named"
+)
 
 _FIELDS = {path: leaf for path, leaf in fields().items() if "." in path}
 for _name, _path in SHORT.items():
     _define = flags.DEFINE_bool if _FIELDS[_path].type is bool else flags.DEFINE_string
     _define(_name, None, f"{_FIELDS[_path].meaning} (config.{_path})")
 for _path, _field in _FIELDS.items():
-    flags.DEFINE_string(f"config.{_path}", None, f"{_field.meaning}; {_field.default!r} unless a preset says so")
+    _help = f"{_field.meaning}; {_field.default!r} unless a preset says so"
+    flags.DEFINE_string(f"config.{_path}", None, _help)
 
 
 def config_from_flags() -> Config:

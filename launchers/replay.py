@@ -15,7 +15,9 @@ from gorila_jax.runtime.serve_replay import serve_replay
 from launchers.config_flags import config_from_flags
 from launchers.program import run
 
-INDEX = flags.DEFINE_integer("index", 0, "which of the servers this one is, in the order of their addresses", 0)
+INDEX = flags.DEFINE_integer(
+    "index", 0, "which of the servers this one is, in the order of their addresses", 0
+)
 NUM_SERVERS = flags.DEFINE_integer("num_servers", 1, "replay servers of the run", 1)
 
 

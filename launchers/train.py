@@ -8,8 +8,12 @@ from gorila_jax.runtime.train import dry_run, train
 from launchers.config_flags import config_from_flags
 from launchers.program import run
 
-WORKDIR = flags.DEFINE_string("workdir", None, "directory of the run; one that holds this experiment is resumed")
-DRY_RUN = flags.DEFINE_bool("dry_run", False, "check everything, print the plan, the memory and the topology, and end")
+WORKDIR = flags.DEFINE_string(
+    "workdir", None, "directory of the run; one that holds this experiment is resumed"
+)
+DRY_RUN = flags.DEFINE_bool(
+    "dry_run", False, "check everything, print the plan, the memory and the topology, and end"
+)
 
 
 def main() -> int:

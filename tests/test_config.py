@@ -70,7 +70,8 @@ def test_values_that_cannot_work_are_refused_by_name(values, says):
 
 
 def test_json_and_back_gives_the_same_configuration():
-    changed = override(Config(), {"network.filters": "16,32", "parameter_server.optimizer_options": "eps=1e-5"})
+    changes = {"network.filters": "16,32", "parameter_server.optimizer_options": "eps=1e-5"}
+    changed = override(Config(), changes)
     assert configs.from_json_dict(configs.to_json_dict(changed)) == changed
 
 

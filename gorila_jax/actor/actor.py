@@ -10,7 +10,7 @@ import numpy as np
 
 from gorila_jax.actor.accumulator import Accumulator
 from gorila_jax.actor.policy import FrameStack, Policy
-from gorila_jax.types import End, Environment, EnvironmentStep, Episode, Parameters
+from gorila_jax.types import End, Environment, EnvironmentStep, Episode, GorilaError, Parameters
 
 
 class ActorPorts(NamedTuple):
@@ -68,7 +68,8 @@ class Actor:
         if not self._ports.ready(timeout_s):
             return False
         if self._stacks is None:
-            self._take(np.zeros(self._environment.num_environments, np.int32), self._environment.reset())
+            size = self._environment.num_environments
+            self._stacks = self._take(np.zeros(size, np.int32), self._environment.reset())
         if self.steps % self._parameter_period_steps == 0:
             self.parameter_version, parameters = self._ports.pull()
             self._parameters = jax.device_put(parameters, self._device)
@@ -76,7 +77,7 @@ class Actor:
         actions = np.asarray(self._policy(self._parameters, self._stacks, epsilons, self._key, self.steps))
         step = self._environment.step(actions)
         self.steps += 1
-        self._take(actions, step)
+        self._stacks = self._take(actions, step)
         self._ports.count_steps(int(np.count_nonzero(~step.first)))
         self._report_ends(step, epsilons)
         return True
@@ -85,9 +86,14 @@ class Actor:
         self._ports.close()
         self._environment.close()
 
-    def _take(self, actions: np.ndarray, step: EnvironmentStep) -> None:
-        self._stacks = self._stack.push(step.observation, step.first)
+    def _take(self, actions: np.ndarray, step: EnvironmentStep) -> np.ndarray:
+        """Feeds the accumulator; returns the stacks [E, S, ...] that the next actions are chosen from."""
+        if len(step.first) != len(actions):
+            raise GorilaError(
+                f"actor {self.index}: {len(actions)} actions, but {len(step.first)} environments answered"
+            )
         self._accumulator.observe(actions, step)
+        return self._stack.push(step.observation, step.first)
 
     def _report_ends(self, step: EnvironmentStep, epsilons: np.ndarray) -> None:
         reward = np.where(step.first, 0, step.reward)

@@ -24,7 +24,9 @@ def find_recipe(name: str) -> Recipe:
     if name not in RECIPES:
         near = difflib.get_close_matches(name, RECIPES, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise ConfigError(f"unknown agent {name!r}; {hint}possible: {', '.join(RECIPES)}, or your_module:recipe")
+        raise ConfigError(
+            f"unknown agent {name!r}; {hint}possible: {', '.join(RECIPES)}, or your_module:recipe"
+        )
     return RECIPES[name]
 
 
@@ -35,14 +37,18 @@ def _import_recipe(path: str) -> Recipe:
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"agent {path!r} cannot be imported: {error}") from error
     if not isinstance(recipe, Recipe):
-        raise ConfigError(f"agent {path!r} is a {type(recipe).__name__}, not a gorila_jax.agents.recipe.Recipe")
+        raise ConfigError(
+            f"agent {path!r} is a {type(recipe).__name__}, not a gorila_jax.agents.recipe.Recipe"
+        )
     return recipe
 
 
 def find_preset(recipe: Recipe, name: str) -> Preset:
     """The recipe's preset called `name`; raises ConfigError naming those there are."""
     if name not in recipe.presets:
-        raise ConfigError(f"agent {recipe.name} has no preset {name!r}; possible: {', '.join(recipe.presets)}")
+        raise ConfigError(
+            f"agent {recipe.name} has no preset {name!r}; possible: {', '.join(recipe.presets)}"
+        )
     return recipe.presets[name]
 
 

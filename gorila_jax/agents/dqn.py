@@ -69,8 +69,8 @@ def validate(config: Config) -> None:
 def validate_uniform_replay(config: Config) -> None:
     if config.replay.priority_exponent:
         raise ConfigError(
-            f"replay.priority_exponent is {config.replay.priority_exponent}, but {config.agent} samples uniformly: "
-            "leave it 0"
+            f"replay.priority_exponent is {config.replay.priority_exponent}, but {config.agent} samples "
+            "uniformly: leave it 0"
         )
 
 
@@ -106,7 +106,9 @@ SMALL: Preset = {
     "replay.learning_starts_transitions": Setting(1_000, OURS),
     "replay.samples_per_insert": Setting(4.0, OURS),
     "learner.batch_size": Setting(32, NATURE),
-    "learner.n_steps": Setting(3, "Hessel et al. 2017, whose ablation found it among the two that matter most"),
+    "learner.n_steps": Setting(
+        3, "Hessel et al. 2017, whose ablation found it among the two that matter most"
+    ),
     "actor.parameter_period_steps": Setting(10, OURS),
     "actor.epsilon_final": Setting(0.02, OURS),
     "actor.epsilon_decay_steps": Setting(50_000, OURS),

@@ -37,7 +37,9 @@ PAPER: Preset = {
     "parameter_server.optimizer": Setting("adagrad", RECALLED),
     "parameter_server.learning_rate": Setting(1e-3, "ours: the paper gives none"),
     "parameter_server.optimizer_options": Setting((), "optax's own"),
-    "parameter_server.max_staleness_updates": Setting(1_000, "ours: the paper gives none; ten rounds of 100 learners"),
+    "parameter_server.max_staleness_updates": Setting(
+        1_000, "ours: the paper gives none; ten rounds of 100 learners"
+    ),
     "parameter_server.target_period_updates": Setting(60_000, RECALLED),
 }
 

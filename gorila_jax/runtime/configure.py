@@ -21,7 +21,8 @@ def make_config(
 ) -> Config:
     """The agent's preset for this environment and machine, with `overrides` (dotted path to value) on top.
 
-    Unless named, the preset is `toy` off Atari, else `paper` on a machine of many cores and `small` on others.
+    Unless named, the preset is `toy` off Atari, else `paper` on a machine of many cores and `small` on
+    others.
 
     Raises:
       ConfigError: for a name, a path or a value that is not possible, saying what is.

@@ -25,7 +25,8 @@ def claim_devices(config: RunConfig) -> list[jax.Device]:
         devices = jax.local_devices(backend=config.platform or ("cpu" if config.host_devices else None))
     except RuntimeError as error:
         raise ConfigError(
-            f"run.platform is {config.platform!r}, but jax finds only {_describe(jax.local_devices())}: {error}"
+            f"run.platform is {config.platform!r}, but jax finds only {_describe(jax.local_devices())}: "
+            f"{error}"
         ) from error
     if config.host_devices and len(devices) != config.host_devices:
         raise ConfigError(

@@ -26,6 +26,6 @@ def run_lockstep(system: System, coordinator: Coordinator, tick: Callable[[], No
             updates = [learner.step(0.0) for learner in system.learners]
             learning = held and any(updates)
             moved |= any(updates)
-        if not moved:
+        if not moved and not coordinator.stopped():
             raise GorilaError(f"nobody can move: {system.describe_waits()}")
         tick()

@@ -23,7 +23,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
 from gorila_jax.evaluation.saved_run import load_experiment
-from gorila_jax.types import GorilaError
+from gorila_jax.types import Episode, GorilaError
 
 METRICS = "metrics.csv"
 TENSORBOARD = "tensorboard"
@@ -245,17 +245,6 @@ def _text(value: Value) -> str:
         return str(int(value))
     value = float(value)
     return f"{value:.3f}" if math.isfinite(value) and abs(value) >= 1e5 else f"{value:.7g}"
-
-
-class Episode(NamedTuple):
-    """A whole finished game, whatever training took for an end."""
-
-    actor: int
-    environment: int  # of that actor
-    episode_return: float  # undiscounted sum of raw rewards
-    steps: int
-    epsilon: float  # exploration rate of that environment at the end
-    training_return: float | None = None  # the same sum after clipping; None: not known
 
 
 class ActorSummary(NamedTuple):

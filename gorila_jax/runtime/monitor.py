@@ -15,7 +15,8 @@ from gorila_jax.runtime.metrics import MetricsWriter, Value
 from gorila_jax.runtime.progress import Bottleneck, Progress, bottleneck
 from gorila_jax.runtime.system import System
 
-STALL_S = 30.0  # without a step or an update, after which it is said who waits for what
+LOOK_S = 5.0  # between two looks at whether anything moves
+STALL_S = 20.0  # without a step or an update, after which it is said who waits for what, and said again
 
 
 class Monitor:
@@ -37,7 +38,9 @@ class Monitor:
         self._checkpoint_directory = checkpoint_directory
         self._generation = generation
         self._inserted_before = 0  # items, before the last resume
-        self._started = self._row_time = self._checkpoint_time = self._moved_time = time.monotonic()
+        self._started = self._row_time = self._checkpoint_time = time.monotonic()
+        self._look_time = self._moved_time = self._said_time = self._started
+        self._learning = False  # whether the first update has been seen
         self._counts: dict[str, int] = {}
         self._stall_counts: dict[str, int] = {}
         self._counts = self.counts()
@@ -46,6 +49,7 @@ class Monitor:
         """Takes up the counters of a checkpoint; before the first tick."""
         self._coordinator.restore(counters)
         self._inserted_before = int(counters["inserted_items"])
+        self._learning = int(counters["updates"]) > 0
         self._counts = self.counts()
 
     def counts(self) -> dict[str, int]:
@@ -64,7 +68,11 @@ class Monitor:
         config = self._system.config
         if now - self._row_time >= config.run.log_period_seconds:
             self.write_row()
+        if now - self._look_time >= LOOK_S:
             self._look_for_a_stall(now)
+        if not self._learning and any(learner.updates for learner in self._system.learners):
+            self._learning = True
+            self._progress.note(f"first update at {self.counts()['frames']:,} frames")
         if now - self._checkpoint_time >= config.checkpoint.period_seconds:
             self.checkpoint()
 
@@ -152,9 +160,11 @@ class Monitor:
         return row, waiting
 
     def _look_for_a_stall(self, now: float) -> None:
-        if self._counts != self._stall_counts:
-            self._stall_counts, self._moved_time = self._counts, now
-        elif now - self._moved_time >= STALL_S:
+        self._look_time, counts = now, self.counts()
+        if counts != self._stall_counts:
+            self._stall_counts, self._moved_time, self._said_time = counts, now, now
+        elif now - self._said_time >= STALL_S:
+            self._said_time = now
             self._progress.note(
                 f"nothing has moved for {now - self._moved_time:.0f} s: {self._system.describe_waits()}"
             )

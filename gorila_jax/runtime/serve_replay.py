@@ -20,7 +20,9 @@ def serve_replay(config: Config, index: int = 0, num_servers: int = 1) -> None:
       ReplayError: the port is taken.
     """
     if not config.replay.run_id or not config.replay.port:
-        raise ConfigError("a replay server needs config.replay.run_id, a name that its trainer repeats, and a port")
+        raise ConfigError(
+            "a replay server needs config.replay.run_id, a name that its trainer repeats, and a port"
+        )
     from gorila_jax.replay.reverb import ReplayServer  # loads TensorFlow
 
     recipe, spec = find_recipe(config.agent), environment_spec(config.environment, config.env)

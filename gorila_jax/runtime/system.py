@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +23,7 @@ from gorila_jax.learner.learner import Learner
 from gorila_jax.learner.prefetch import Prefetcher
 from gorila_jax.parameter_server import make_parameter_server
 from gorila_jax.replay import make_replay, reverb_available
-from gorila_jax.replay.limiter import smallest_error_buffer
+from gorila_jax.replay.limiter import check_limiter, smallest_error_buffer
 from gorila_jax.replay.signature import step_signature
 from gorila_jax.replay.table import TableSpec
 from gorila_jax.runtime.coordinator import Coordinator
@@ -51,16 +52,20 @@ class System(NamedTuple):
     exploration: list[Callable[[int], np.ndarray]]  # per actor: version held to its epsilons [E]
 
     def epsilons(self) -> list[np.ndarray]:
-        """Every actor's epsilons [E] now."""
+        """Every actor's epsilons [E] now; of one that holds no parameters yet, those it will begin with."""
+        version = self.server.status().version
         return [
-            epsilons(actor.parameter_version)
+            epsilons(version if actor.parameter_version < 0 else actor.parameter_version)
             for actor, epsilons in zip(self.actors, self.exploration, strict=True)
         ]
 
     def workers(self) -> dict[str, Worker]:
         """What wants a thread, by name."""
         named: dict[str, Worker] = {}
-        for kind, workers in (("actor", self.actors), ("prefetcher", self.prefetchers), ("learner", self.learners)):
+        kinds: dict[str, Sequence[Worker]] = {
+            "actor": self.actors, "prefetcher": self.prefetchers, "learner": self.learners
+        }  # fmt: skip
+        for kind, workers in kinds.items():
             named |= {f"{kind}_{index}": worker for index, worker in enumerate(workers)}
         return named
 
@@ -70,9 +75,10 @@ class System(NamedTuple):
         for table in range(self.replay.num_tables):
             status = self.replay.status(table)
             lines.append(
-                f"table {table} holds {status.size_items} of {status.capacity_items} items, {status.inserted_items} "
-                f"inserted, {status.sampled_items} sampled; inserts {'may go on' if status.can_insert else 'must wait'}"
-                f", samples {'may go on' if status.can_sample else 'must wait'}"
+                f"table {table} holds {status.size_items} of {status.capacity_items} items, "
+                f"{status.inserted_items} inserted, {status.sampled_items} sampled; "
+                f"inserts {'may go on' if status.can_insert else 'must wait'}, "
+                f"samples {'may go on' if status.can_sample else 'must wait'}"
             )
         return "; ".join(lines)
 
@@ -93,13 +99,19 @@ class System(NamedTuple):
         self.episodes.restore(state["episodes"])
 
     def close(self) -> None:
-        """Ends every part, whatever state it is in."""
-        for part in (*self.actors, *self.samplers, self.replay):
-            part.close()
+        """Ends every part, whatever state it is in; one that fails does not keep the others open."""
+        parts: list[Replay | Sampler | Actor] = [self.replay, *self.samplers, *self.actors]
+        with contextlib.ExitStack() as stack:
+            for part in parts:  # the last one is closed first
+                stack.callback(part.close)
 
 
 def table_spec(config: Config, recipe: Recipe, spec: EnvironmentSpec) -> TableSpec:
-    """The replay table of a run; all its tables are alike."""
+    """The replay table of a run; all its tables are alike.
+
+    Raises:
+      ConfigError: `replay.error_buffer_samples` has no room for a batch.
+    """
     replay = config.replay
     buffer = float(replay.error_buffer_samples)
     if not buffer and replay.samples_per_insert:
@@ -111,7 +123,7 @@ def table_spec(config: Config, recipe: Recipe, spec: EnvironmentSpec) -> TableSp
             config.learner.prefetch_batches + 2,
             inserts,
         )
-    return TableSpec(
+    table = TableSpec(
         signature=step_signature(spec),
         window_steps=recipe.window_steps(config),
         capacity_items=replay.capacity_transitions,
@@ -120,6 +132,8 @@ def table_spec(config: Config, recipe: Recipe, spec: EnvironmentSpec) -> TableSp
         error_buffer=buffer,
         priority_exponent=replay.priority_exponent,
     )
+    check_limiter(table.limiter, config.learner.batch_size)
+    return table
 
 
 def choose_backend(config: Config) -> str:
@@ -169,7 +183,9 @@ def build_system(
     samplers, prefetchers, learners = [], [], []
     loss_fn = recipe.loss(config, network)
     # In lockstep the learner samples by itself, and so there is no queue to fill.
-    learner_config = dataclasses.replace(config.learner, prefetch_batches=0) if config.run.lockstep else config.learner
+    learner_config = config.learner
+    if config.run.lockstep:
+        learner_config = dataclasses.replace(learner_config, prefetch_batches=0)
     for index, (table, devices) in enumerate(
         zip(topology.learner_tables, topology.learner_devices, strict=True)
     ):
@@ -222,9 +238,9 @@ def build_system(
     if not learner_config.prefetch_batches:
         prefetchers = []
     return System(
-        config, topology, spec, actors, writers, samplers, prefetchers, learners, server, replay, episodes, waits,
-        exploration,
-    )
+        config, topology, spec, actors, writers, samplers, prefetchers, learners, server, replay, episodes,
+        waits, exploration,
+    )  # fmt: skip
 
 
 def _epsilons(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from gorila_jax.runtime.coordinator import Coordinator
 
 STEP_TIMEOUT_S = 0.2  # the longest a worker waits before it looks at the stop signal
-JOIN_TIMEOUT_S = 20.0
+JOIN_TIMEOUT_S = 20.0  # for all workers together to come to their end
 
 
 class Worker(Protocol):
@@ -32,7 +33,8 @@ def run_threads(
             coordinator.stop("failure", failure)
 
     threads = [
-        threading.Thread(target=loop, args=(worker,), name=name, daemon=True) for name, worker in workers.items()
+        threading.Thread(target=loop, args=(worker,), name=name, daemon=True)
+        for name, worker in workers.items()
     ]
     for thread in threads:
         thread.start()
@@ -41,8 +43,10 @@ def run_threads(
             tick()
     finally:
         coordinator.stop("failure")
+        deadline = time.monotonic() + JOIN_TIMEOUT_S
         for thread in threads:
-            thread.join(JOIN_TIMEOUT_S)
+            thread.join(max(0.0, deadline - time.monotonic()))
     stuck = [thread.name for thread in threads if thread.is_alive()]
     if stuck and coordinator.failure is None:
-        coordinator.stop("failure", RuntimeError(f"did not stop within {JOIN_TIMEOUT_S:.0f} s: {', '.join(stuck)}"))
+        failure = RuntimeError(f"did not stop within {JOIN_TIMEOUT_S:.0f} s: {', '.join(stuck)}")
+        coordinator.stop("failure", failure)

@@ -36,7 +36,8 @@ def make_topology(config: Config, devices: Sequence[jax.Device]) -> Topology:
         num_tables, actor_tables, learner_tables = 1, (0,) * num_actors, (0,) * num_learners
     share = max(1, len(devices) // num_learners)
     learner_devices = tuple(
-        tuple(devices[(learner * share + d) % len(devices)] for d in range(share)) for learner in range(num_learners)
+        tuple(devices[(learner * share + d) % len(devices)] for d in range(share))
+        for learner in range(num_learners)
     )
     check_batch_size(config.learner.batch_size, share)
     return Topology(num_tables, actor_tables, learner_tables, learner_devices)
@@ -49,7 +50,8 @@ def describe(topology: Topology, config: Config) -> list[str]:
         f"{actors}, {topology.num_tables} replay table(s) ({config.replay.layout}), "
         f"{len(topology.learner_tables)} learner(s), {config.parameter_server.num_shards} parameter shard(s)"
     ]
-    for learner, (table, devices) in enumerate(zip(topology.learner_tables, topology.learner_devices, strict=True)):
+    learners = zip(topology.learner_tables, topology.learner_devices, strict=True)
+    for learner, (table, devices) in enumerate(learners):
         feeding = [actor for actor, its_table in enumerate(topology.actor_tables) if its_table == table]
         names = ", ".join(str(device) for device in devices)
         lines.append(f"learner {learner}: table {table} fed by actors {feeding}, on {names}")

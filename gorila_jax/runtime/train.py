@@ -36,8 +36,10 @@ from gorila_jax.runtime.threads import run_threads
 from gorila_jax.runtime.workdir import Workdir, open_workdir
 from gorila_jax.types import ConfigError, EnvironmentSpec, Parameters
 
-MAY_CHANGE = ("run.total_frames", "run.log_period_seconds", "run.platform", "run.host_devices", "checkpoint.*",
-              "replay.checkpoint", "replay.port", "replay.run_id", "replay.server_addresses", "env.num_threads")  # fmt: skip
+MAY_CHANGE = (
+    "run.total_frames", "run.log_period_seconds", "run.platform", "run.host_devices", "checkpoint.*",
+    "replay.checkpoint", "replay.port", "replay.run_id", "replay.server_addresses", "env.num_threads",
+)  # fmt: skip
 """Settings that a resumed run may have anew: none of them changes what is learned."""
 
 EXIT_CODES = {"budget": 0, "SIGINT": 130, "SIGTERM": 143}
@@ -83,9 +85,10 @@ def make_plan(config: Config) -> Plan:
         f"network: {num_parameters:,} parameters, {spec.num_actions} actions, observations "
         f"{spec.observation_dtype} {spec.observation_shape}",
         f"environment: {', '.join(f'{name}={value}' for name, value in spec.settings.items())}",
-        f"replay: {choose_backend(config)}, {placed.num_tables} x {table.capacity_items:,} transitions, at most "
-        f"about {needed / 1e9:.2f} GB when full ({free / 1e9:.1f} GB free)",
-        f"budget: {config.run.total_frames:,} frames = {config.run.total_frames // spec.frames_per_step:,} steps",
+        f"replay: {choose_backend(config)}, {placed.num_tables} x {table.capacity_items:,} transitions, "
+        f"at most about {needed / 1e9:.2f} GB when full ({free / 1e9:.1f} GB free)",
+        f"budget: {config.run.total_frames:,} frames = "
+        f"{config.run.total_frames // spec.frames_per_step:,} steps",
     ]
     check_memory(needed, free)
     if config.run.init_from:
@@ -138,7 +141,8 @@ def check_environment(config: Config) -> None:
     short = config.env
     if is_atari(config.environment):
         short = dataclasses.replace(short, max_frames_per_episode=10 * short.frame_skip)
-    with contextlib.closing(make_environment(config.environment, short, seed=0, num_environments=1)) as environment:
+    environment = make_environment(config.environment, short, seed=0, num_environments=1)
+    with contextlib.closing(environment):
         check_autoreset(environment)
 
 
@@ -193,6 +197,11 @@ def _finish(
         f"{'finished' if coordinator.reason == 'budget' else 'stopped by ' + coordinator.reason} after "
         f"{counts['frames']:,} frames, {counts['updates']:,} updates; checkpoint {path}"
     )
+    for actor in system.episodes.actors():
+        progress.note(
+            f"actor {actor.actor}: {actor.episodes:,} episodes; the last ones had a mean return of "
+            f"{actor.return_mean:.4g} at epsilon {actor.epsilon_mean:.4g}"
+        )
     progress.note(f"updates: {counts['updates']}")
     progress.note(f"parameters checksum: {digest}")
     return TrainResult(
@@ -209,7 +218,9 @@ def _start_message(workdir: Workdir, state: dict[str, Any] | None, replay_direct
     if state is None:
         return f"starting in {workdir.path}"
     counters = state["counters"]
-    replay = "with its replay" if replay_directory else "replay is empty: it fills again before learning goes on"
+    replay = "replay is empty: it fills again before learning goes on"
+    if replay_directory:
+        replay = "with its replay"
     return (
         f"resuming {workdir.path} at {counters['frames']:,} frames, {counters['updates']:,} updates; {replay}"
     )

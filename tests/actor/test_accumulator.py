@@ -59,7 +59,9 @@ def test_the_first_observation_fills_the_stack_after_every_kind_of_end():
     ]
 
 
-@pytest.mark.parametrize(("end", "discount"), [(End.GAME_OVER, 0.0), (End.TIME_LIMIT, GAMMA), (End.LIFE_LOSS, 0.0)])
+@pytest.mark.parametrize(
+    ("end", "discount"), [(End.GAME_OVER, 0.0), (End.TIME_LIMIT, GAMMA), (End.LIFE_LOSS, 0.0)]
+)
 def test_the_last_step_carries_the_discount_of_its_kind_of_end(end, discount):
     recorder = play([[episode(3, end)]], 3)
     assert [item.steps.discount[-1] for item in recorder.items] == [GAMMA, GAMMA, discount]

@@ -22,7 +22,9 @@ NETWORK = Network(
 class Harness:
     """One actor on scripted environments; its ports append to lists."""
 
-    def __init__(self, scripts, *, epsilon=0.0, ready_script=(), key=0, frame_stack=2, policy=None, max_abs_reward=1.0):
+    def __init__(
+        self, scripts, *, epsilon=0.0, ready_script=(), key=0, frame_stack=2, policy=None, max_abs_reward=1.0
+    ):
         self.environment = CounterEnv(scripts, 0.99)
         self.recorder = Recorder(len(scripts), frame_stack + 1, ready_script)
         self.pulls, self.counts, self.episodes = 0, [], []
@@ -114,7 +116,8 @@ def test_epsilon_is_the_share_of_random_actions():
     parameters = {"bias": jnp.array([0.0, 0.0, 1.0, 0.0])}
     epsilons = np.linspace(0, 1, 5, dtype=np.float32).repeat(2000)
     stacks = np.zeros((len(epsilons), 1, 1), np.float32)
-    greedy = (np.asarray(policy(parameters, stacks, epsilons, jax.random.PRNGKey(0), 0)) == 2).reshape(5, 2000)
+    actions = np.asarray(policy(parameters, stacks, epsilons, jax.random.PRNGKey(0), 0))
+    greedy = (actions == 2).reshape(5, 2000)
     # Of the random actions a quarter is the greedy one. Four standard deviations of 2000 draws.
     assert greedy.mean(axis=1) == pytest.approx(1 - 0.75 * np.linspace(0, 1, 5), abs=0.045)
     assert greedy[0].all()

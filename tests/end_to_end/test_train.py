@@ -1,4 +1,4 @@
-"""`launchers.train` from start to end: budgets, signals, resuming, refusals (PITFALLS C2, J9, J12, S7, V7, W6)."""
+"""`launchers.train`, start to end: budgets, signals, resuming, refusals (PITFALLS C2 J9 J12 S7 V7 W6)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ def checkpoint_frames(workdir: Path) -> list[int]:
 
 
 def test_a_finished_budget_leaves_everything_behind(tmp_path):
-    code, output = run("train", *SHORT, "--agent=gorila", "--total_frames=2000", f"--workdir={tmp_path / 'w'}")
+    flags = ("--agent=gorila", "--total_frames=2000", f"--workdir={tmp_path / 'w'}")
+    code, output = run("train", *SHORT, *flags)
     assert code == 0, output
     assert checkpoint_frames(tmp_path / "w")[-1] >= 2000
     config = json.loads((tmp_path / "w" / "config.json").read_text())
-    assert (config["agent"], config["environment"], config["run"]["total_frames"]) == ("gorila", "Catch-v0", 2000)
+    assert (config["agent"], config["environment"]) == ("gorila", "Catch-v0")
+    assert config["run"]["total_frames"] == 2000
     versions = json.loads((tmp_path / "w" / "versions.json").read_text())
     assert "jax" in versions[-1]["libraries"]
     metrics = read_metrics(tmp_path / "w")
@@ -70,7 +72,8 @@ def test_another_experiment_is_refused_and_nothing_is_touched(tmp_path):
     workdir = tmp_path / "w"
     flags = (*SHORT, f"--workdir={workdir}", "--total_frames=300")
     assert run("train", *flags)[0] == 0
-    before = {path: path.read_bytes() for path in workdir.rglob("*") if path.is_file() and path.name != ".lock"}
+    files = [path for path in workdir.rglob("*") if path.is_file() and path.name != ".lock"]
+    before = {path: path.read_bytes() for path in files}
     code, output = run("train", *flags, "--seed=1")
     assert code == 2
     assert "run.seed: 0 -> 1" in output
@@ -112,10 +115,11 @@ def test_bad_input_ends_with_code_2_before_anything_starts(tmp_path, flags, says
 
 
 def test_a_dry_run_prints_the_plan_and_starts_nothing(tmp_path):
-    flags = ("--agent=gorila", "--num_actors=4", "--num_learners=2", "--replay=local", f"--workdir={tmp_path / 'w'}")
-    code, output = run("train", "--environment=pong", "--dry_run", *flags)
+    flags = ("--agent=gorila", "--num_actors=4", "--num_learners=2", "--replay=local")
+    code, output = run("train", "--environment=pong", "--dry_run", *flags, f"--workdir={tmp_path / 'w'}")
     assert code == 0, output
-    for part in ("Pong-v5", "preset", "GB", "learner 1: table 1 fed by actors [2, 3]", "parameters", "frame_skip=4"):
+    learner = "learner 1: table 1 fed by actors [2, 3]"
+    for part in ("Pong-v5", "preset", "GB", learner, "parameters", "frame_skip=4"):
         assert part in output
     assert not (tmp_path / "w").exists()
 
@@ -147,7 +151,8 @@ def test_init_from_starts_with_the_parameters_of_another_run(tmp_path):
         "train", *SHORT, *frozen, f"--init_from={tmp_path / 'a'}", f"--workdir={tmp_path / 'b'}"
     )
     assert code == 0, output
-    parameters = [checkpoints.restore_latest(tmp_path / w / "checkpoints")[1]["policy"]["parameters"] for w in "ab"]
+    saved = [checkpoints.restore_latest(tmp_path / name / "checkpoints")[1] for name in "ab"]
+    parameters = [state["policy"]["parameters"] for state in saved]
     assert str(parameters[0]) == str(parameters[1])
 
 

@@ -46,7 +46,8 @@ def plain_dqn(config, batches) -> np.ndarray:
     for number, batch in enumerate(batches, start=1):
         frames, actions, rewards, discounts, _ = batch.steps
         parameters, optimizer_state = update(
-            parameters, target, optimizer_state, frames, actions[:, stack], rewards[:, stack], discounts[:, stack]
+            parameters, target, optimizer_state,
+            frames, actions[:, stack], rewards[:, stack], discounts[:, stack],
         )
         if number % server.target_period_updates == 0:
             target = parameters

@@ -46,12 +46,13 @@ def run_python():
     """Runs a program in a fresh process, killed after the test if it still lives."""
     processes = []
 
-    def run(code, **environment):
+    def run(code, stderr=None, **environment):
         processes.append(
             subprocess.Popen(
                 [sys.executable, "-u", "-c", code],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
+                stderr=stderr,
                 text=True,
                 env={**os.environ, **environment},
             )
@@ -63,6 +64,8 @@ def run_python():
         process.kill()
         process.wait()
         process.stdout.close()
+        if process.stderr is not None:
+            process.stderr.close()
 
 
 def line_of(process):
@@ -264,6 +267,28 @@ def test_a_server_starts_with_saved_items(tmp_path, start_server):
     with pytest.raises(ReplayError, match="start them with the saved replay"):
         later.restore(str(tmp_path / "saved"))
     later.close()
+
+
+STUCK = """
+import ctypes, reverb
+from gorila_jax.replay.reverb import ReplayServer
+from tests.replay.steps import table
+
+# Waits as Reverb's loading does: without letting go of the interpreter.
+reverb.Server = lambda *arguments: ctypes.PyDLL(None).sleep(1000)
+ReplayServer(table(capacity=50, exponent=0.6), 1, "run", restore_directory="SAVED", restore_timeout_s=0.5)
+"""
+
+
+def test_loading_that_never_ends_ends_the_process(tmp_path, run_python):
+    replay = make_replay("reverb", SPEC, 1, run_id="run")
+    replay.save(str(tmp_path / "saved"))
+    replay.close()
+    process = run_python(STUCK.replace("SAVED", str(tmp_path / "saved")), stderr=subprocess.PIPE)
+    assert process.wait(LIMIT_S) == 1
+    errors = process.stderr.read()
+    assert f"loading the replay saved in {tmp_path / 'saved'}" in errors
+    assert "Timeout" in errors
 
 
 def test_a_table_name_says_whose_it_is():

@@ -12,9 +12,9 @@ from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.record_writer import masked_crc32c
 
 from gorila_jax.runtime import metrics
-from gorila_jax.runtime.metrics import COLUMNS, Episode, EpisodeStatistics, MetricsWriter, read_metrics
+from gorila_jax.runtime.metrics import COLUMNS, EpisodeStatistics, MetricsWriter, read_metrics
 from gorila_jax.runtime.workdir import open_workdir
-from gorila_jax.types import ConfigError, GorilaError
+from gorila_jax.types import ConfigError, Episode, GorilaError
 
 
 def _row(frames: int, **more: Any) -> dict[str, Any]:

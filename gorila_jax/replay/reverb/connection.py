@@ -16,6 +16,8 @@ from gorila_jax.replay.reverb.tables import TableName, item_signature
 from gorila_jax.replay.table import TableSpec
 from gorila_jax.types import ReplayError
 
+_TRIES = 10
+
 
 class Connection:
     """To one server of this run. Raises ReplayError when it does not answer or is somebody else's."""
@@ -61,22 +63,19 @@ class Connection:
             self._fault = str(error)
 
     def _ask(self, timeout_s: float) -> dict[str, Any]:
-        seconds = max(1, round(timeout_s))
-        try:
+        # A connection that breaks under a question fails it at once; asked again, it waits for a new one.
+        failure: Exception | None = None
+        for _ in range(_TRIES):
             try:
-                return self.client.server_info(seconds)
-            except DeadlineExceededError:
-                raise
-            except RuntimeError:
-                # The connection broke under the question. Asked again, it waits for a new connection.
-                return self.client.server_info(seconds)
-        except DeadlineExceededError as error:
-            raise ReplayError(
-                f"no replay server answers at {self.address} (waited {timeout_s:g} s): it died, never "
-                "started, or the address is wrong"
-            ) from error
-        except (RuntimeError, ValueError) as error:
-            raise ReplayError(f"the replay server at {self.address} failed: {error}") from error
+                return self.client.server_info(max(1, round(timeout_s)))
+            except DeadlineExceededError as error:
+                raise ReplayError(
+                    f"no replay server answers at {self.address} (waited {timeout_s:g} s): it died, never "
+                    "started, or the address is wrong"
+                ) from error
+            except (RuntimeError, ValueError) as error:
+                failure = error
+        raise ReplayError(f"the replay server at {self.address} failed: {failure}") from failure
 
     def _own(self, names: dict[str, Any]) -> str:
         """The incarnation of the server, when it holds this run's tables."""

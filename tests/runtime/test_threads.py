@@ -1,0 +1,115 @@
+"""A thread per worker: they all end, and none dies in silence (PITFALLS V7)."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from gorila_jax.runtime import threads
+from gorila_jax.runtime.coordinator import Coordinator
+from gorila_jax.runtime.threads import run_threads
+
+
+class Counting:
+    """Counts up to its share of the budget, then waits as a worker that nobody gives anything."""
+
+    def __init__(self, coordinator: Coordinator, steps: int):
+        self.coordinator, self.left = coordinator, steps
+        self.timeouts: list[float] = []
+        self.thread = ""
+
+    def step(self, timeout_s: float) -> bool:
+        self.thread = threading.current_thread().name
+        self.timeouts.append(timeout_s)
+        if not self.left:
+            self.coordinator.wait(timeout_s)
+            return False
+        self.left -= 1
+        self.coordinator.count_steps(1)
+        return True
+
+
+def nothing() -> None: ...
+
+
+def alive(*names: str) -> set[str]:
+    return {thread.name for thread in threading.enumerate()} & set(names)
+
+
+def test_every_worker_has_a_thread_of_its_name_until_the_budget_is_used_up():
+    coordinator = Coordinator(30)
+    workers = {f"worker_{i}": Counting(coordinator, 10) for i in range(3)}
+    run_threads(workers, coordinator, nothing, 0.01)
+    assert coordinator.steps == 30
+    assert (coordinator.reason, coordinator.failure) == ("budget", None)
+    assert [worker.thread for worker in workers.values()] == list(workers)
+    assert not alive(*workers)
+    # None may wait for longer before it looks at the stop signal.
+    assert {t for worker in workers.values() for t in worker.timeouts} == {threads.STEP_TIMEOUT_S}
+
+
+def test_a_failure_stops_all_workers_and_is_handed_on_with_its_traceback():
+    coordinator = Coordinator(10**9)
+
+    class Broken:
+        def step(self, timeout_s: float) -> bool:
+            raise ValueError("the robot fell over")
+
+    run_threads({"good": Counting(coordinator, 0), "bad": Broken()}, coordinator, nothing, 0.01)
+    assert coordinator.reason == "failure"
+    assert str(coordinator.failure) == "the robot fell over"
+    assert coordinator.failure.__traceback__.tb_next.tb_frame.f_code.co_name == "step"
+    assert not alive("good", "bad")
+
+
+def test_a_failure_after_the_budget_still_counts():
+    coordinator = Coordinator(1)
+
+    class Late:
+        def step(self, timeout_s: float) -> bool:
+            coordinator.count_steps(1)
+            raise ValueError("at the very end")
+
+    run_threads({"late": Late()}, coordinator, nothing, 0.01)
+    assert coordinator.reason == "budget"
+    assert str(coordinator.failure) == "at the very end"
+
+
+def test_ticks_go_on_meanwhile_and_one_that_fails_ends_the_workers():
+    coordinator = Coordinator(10**9)
+    ticks = []
+
+    def tick() -> None:
+        ticks.append(1)
+        if len(ticks) == 3:
+            raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        run_threads({"worker": Counting(coordinator, 0)}, coordinator, tick, 0.001)
+    assert coordinator.stopped()
+    assert not alive("worker")
+
+
+def test_workers_that_do_not_stop_are_named_and_share_one_patience(monkeypatch):
+    monkeypatch.setattr(threads, "JOIN_TIMEOUT_S", 0.2)
+    coordinator, released, both = Coordinator(10**9), threading.Event(), threading.Barrier(2)
+    waited: list[float] = []
+    join = threading.Thread.join
+    monkeypatch.setattr(
+        threading.Thread, "join", lambda self, timeout=None: waited.append(timeout) or join(self, timeout)
+    )
+
+    class Stuck:
+        def step(self, timeout_s: float) -> bool:
+            both.wait()
+            coordinator.stop("SIGINT")
+            released.wait()
+            return False
+
+    try:
+        run_threads({"stuck_0": Stuck(), "stuck_1": Stuck()}, coordinator, nothing, 0.01)
+    finally:
+        released.set()
+    assert str(coordinator.failure).endswith("stuck_0, stuck_1")
+    assert waited[-1] == 0.0  # the first one has used it up
