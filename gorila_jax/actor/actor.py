@@ -83,8 +83,10 @@ class Actor:
         return True
 
     def close(self) -> None:
-        self._ports.close()
-        self._environment.close()
+        try:
+            self._ports.close()
+        finally:
+            self._environment.close()
 
     def _take(self, actions: np.ndarray, step: EnvironmentStep) -> np.ndarray:
         """Feeds the accumulator; returns the stacks [E, S, ...] that the next actions are chosen from."""

@@ -96,7 +96,8 @@ def test_stopping_wakes_every_waiting_thread():
     coordinator = Coordinator(10)
     woken: list[bool] = []
     threads = [
-        threading.Thread(target=lambda: woken.append(coordinator.wait(PATIENCE_S)), daemon=True) for _ in range(4)
+        threading.Thread(target=lambda: woken.append(coordinator.wait(PATIENCE_S)), daemon=True)
+        for _ in range(4)
     ]
     for thread in threads:
         thread.start()

@@ -13,7 +13,7 @@ from gorila_jax.types import GorilaError
 
 
 class Turns:
-    """Actors `a`, `b` and learners `x`, `y` that write their names down; a learner moves as often as allowed."""
+    """Actors `a`, `b` and learners `x`, `y` that note their names; a learner moves as often as it may."""
 
     def __init__(self, samples_per_insert: float, budget: int, updates_per_round: int = 0):
         self.coordinator, self.log = Coordinator(budget), []

@@ -14,7 +14,8 @@ from gorila_jax.types import ConfigError
 def config_of(num_actors: int, num_learners: int, layout: str = "global", **more) -> Config:
     return override(
         Config(),
-        {"actor.num_actors": num_actors, "learner.num_learners": num_learners, "replay.layout": layout} | more,
+        {"actor.num_actors": num_actors, "learner.num_learners": num_learners, "replay.layout": layout}
+        | more,
     )
 
 
@@ -31,7 +32,7 @@ def test_local_replays_are_bundles_of_equal_size(num_actors, num_learners):
     assert topology.num_tables == num_learners
     assert topology.learner_tables == tuple(range(num_learners))
     feeding = collections.Counter(topology.actor_tables)
-    assert feeding == {table: num_actors // num_learners for table in range(num_learners)}
+    assert feeding == dict.fromkeys(range(num_learners), num_actors // num_learners)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future  # noqa: TID251, see DaemonCaller
+from concurrent.futures import CancelledError, Future  # noqa: TID251, see DaemonCaller
 from typing import Any
+
+__all__ = ["CancelledError", "DaemonCaller", "Future", "call_within"]
 
 
 class DaemonCaller:
@@ -19,28 +21,56 @@ class DaemonCaller:
 
     def __init__(self, name: str):
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._futures: list[Future[Any]] = []  # submitted and not done
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)  # noqa: TID251
         self._thread.start()
 
     def submit(self, call: Callable[[], Any]) -> Future[Any]:
+        """After `stop` the future is cancelled: whoever waits for it gets CancelledError."""
         future: Future[Any] = Future()
-        self._calls.put((future, call))
+        with self._lock:
+            if self._stopped:
+                future.cancel()
+            else:
+                self._futures.append(future)
+                self._calls.put((future, call))
         return future
 
+    def stop(self) -> None:
+        """Cancels every future that is not done. The call that is being made goes on without a listener."""
+        with self._lock:
+            self._stopped = True
+            for future in self._futures:
+                future.cancel()
+            self._calls.put(None)
+
     def close(self, timeout_s: float) -> None:
-        """Ends the thread after what was submitted, or leaves it behind when that takes longer."""
-        self._calls.put(None)
+        """Stops, and waits so long for the thread to end. It is left behind when it does not."""
+        self.stop()
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
         while (entry := self._calls.get()) is not None:
             future, call = entry
             try:
-                future.set_result(call())
+                if not future.cancelled():
+                    self._settle(future, call())
             except BaseException as error:  # handed to whoever asks for the result
-                future.set_exception(error)
+                self._settle(future, None, error)
             # Not kept while waiting for the next call: a result may be a whole batch.
             del entry, future, call
+
+    def _settle(self, future: Future[Any], result: Any, error: BaseException | None = None) -> None:
+        with self._lock:
+            self._futures.remove(future)
+            if future.cancelled():
+                return
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
 
 
 def call_within(timeout_s: float, name: str, call: Callable[[], Any]) -> Any:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from gorila_jax.replay.reverb.columns import Columns
 from gorila_jax.replay.reverb.connection import Connection
-from gorila_jax.replay.reverb.daemon import DaemonCaller, Future
+from gorila_jax.replay.reverb.daemon import CancelledError, DaemonCaller, Future
 from gorila_jax.replay.reverb.tables import item_signature
 from gorila_jax.replay.table import TableSpec, check_priorities
 from gorila_jax.types import Batch, ReplayError, SampleInfo
@@ -61,6 +61,8 @@ class ReverbSampler:
         except TimeoutError:
             self._connection.check()
             return None
+        except CancelledError:  # closed meanwhile
+            return None
         except (tf.errors.OpError, RuntimeError, ValueError) as error:
             self._connection.check()
             raise ReplayError(f"the replay server at {self._connection.address} failed: {error}") from error
@@ -83,6 +85,8 @@ class ReverbSampler:
         updates = dict(zip(keys.tolist(), priorities.tolist(), strict=True))
         try:
             return self._updater.submit(lambda: self._update(keys, updates)).result(_ANSWER_TIMEOUT_S)
+        except CancelledError as error:
+            raise ReplayError("this sampler has been closed") from error
         except TimeoutError as error:
             self._connection.check()
             raise ReplayError(
@@ -94,8 +98,10 @@ class ReverbSampler:
             raise ReplayError(f"the replay server at {self._connection.address} failed: {error}") from error
 
     def stop(self) -> None:
-        """Begins to close, without waiting: whoever waits in `sample` gets None within a second."""
+        """Begins to close, without waiting: whoever waits in `sample` gets None at once."""
         self._closed = True
+        self._updater.stop()
+        self._reader.stop()
 
     def close(self) -> None:
         """Ends both threads, or leaves them waiting for a server that will never answer."""
