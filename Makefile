@@ -36,7 +36,7 @@ test-newest: .venv-newest/.installed ## Run all tests that need no Reverb, on th
 lint: .venv/.installed ## Check style, types and the import contract
 	$(RUN) ruff check .
 	$(RUN) mypy
-	.venv/bin/lint-imports
+	.venv/bin/lint-imports --no-cache
 
 .PHONY: benchmark
 benchmark: .venv/.installed ## Measure frames per second (ARGS="--json=PATH")

@@ -124,7 +124,7 @@ class CheckpointConfig:
 @dataclass(frozen=True)
 class RunConfig:
     total_frames: int = setting(20_000_000, "frames of all actors together after which the run ends", 1)
-    seed: int = setting(0, "seed of parameters, exploration, replay and environments", 0)
+    seed: int = setting(0, "seed of parameters, exploration, replay and environments", 0, 2**31 - 1)
     lockstep: bool = setting(False, "one thread, fixed order, in-process replay: same seed, same bits")
     host_devices: int = setting(0, "virtual CPU devices; 0: the devices there are", 0)
     platform: str = setting("", "cpu, gpu or tpu: refuse any other; empty: what jax finds")
@@ -304,6 +304,10 @@ def _validate_together(config: Config) -> None:
         raise ConfigError(
             "replay.server_addresses needs replay.backend=reverb: the memory replay has no server"
         )
+    if replay.backend == "memory" and replay.port:
+        raise ConfigError("replay.port needs replay.backend=reverb: the memory replay has no server")
+    if replay.server_addresses and replay.checkpoint:
+        raise ConfigError("replay.checkpoint saves this process's server: not with replay.server_addresses")
     if replay.server_addresses and not replay.run_id:
         raise ConfigError(
             "replay.server_addresses needs replay.run_id, the name that those servers were started with"

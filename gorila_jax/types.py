@@ -32,6 +32,10 @@ class ReplayError(GorilaError):
     """The replay is gone, emptied, of another run, or was fed something that does not fit."""
 
 
+class RunError(GorilaError):
+    """A part of a run failed while it ran; the cause is that part's own exception."""
+
+
 class End(enum.IntEnum):
     """Why an episode ended at a step. At most one holds; a game over wins over a time limit."""
 

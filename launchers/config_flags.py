@@ -6,6 +6,7 @@ from absl import flags
 
 from gorila_jax.config import Config, fields
 from gorila_jax.runtime.configure import make_config
+from gorila_jax.types import ConfigError
 
 SHORT = {
     "total_frames": "run.total_frames",
@@ -45,6 +46,9 @@ def config_from_flags() -> Config:
     overrides = {path: values[f"config.{path}"] for path in _FIELDS}
     for name, path in SHORT.items():
         if values[name] is not None:
+            other = overrides[path]
+            if other is not None and other.lower() != str(values[name]).lower():
+                raise ConfigError(f"--{name}={values[name]} contradicts --config.{path}={other}")
             overrides[path] = values[name]
     given = {path: value for path, value in overrides.items() if value is not None}
     return make_config(AGENT.value, ENVIRONMENT.value, PRESET.value, given)

@@ -4,7 +4,8 @@
     python -m launchers.train --environment=Catch-v0 --config.replay.run_id=mine \
         --config.replay.server_addresses=localhost:7000
 
-Both need the same agent, environment and replay settings: the trainer refuses a server that differs.
+Give both the same flags but for those of the server itself: the trainer refuses a server whose tables differ.
+SIGINT and SIGTERM end it with code 0: that is how it is meant to end.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ DRY_RUN = flags.DEFINE_bool(
 def main() -> int:
     config = config_from_flags()
     if DRY_RUN.value:
-        dry_run(config)
+        dry_run(config, WORKDIR.value)
         return 0
     return train(config, WORKDIR.value).exit_code
 

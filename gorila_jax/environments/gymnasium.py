@@ -7,6 +7,7 @@ import difflib
 import importlib
 import inspect
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -177,8 +178,13 @@ class EnvironmentMaker:
     name: str  # module:factory
     max_steps_per_episode: int  # 0: the environment's own
     renderable: bool
+    own_process: bool = False
 
     def __call__(self) -> gymnasium.Env:
+        if self.own_process:
+            # Ctrl-C reaches every process of a terminal. Here it would end the run as a fault of ours,
+            # instead of cleanly by the process that trains.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         factory = load_factory(self.name)
         arguments = {"render_mode": "rgb_array"} if self.renderable and _takes_render_mode(factory) else {}
         env = factory(**arguments)
@@ -224,14 +230,15 @@ def make_gymnasium_environment(
 ) -> GymnasiumEnvironment:
     """Makes `num_environments` environments of the user's; see `make_environment`."""
     _refuse_pool_options(name, config)
-    makers = [EnvironmentMaker(name, config.max_steps_per_episode, renderable)] * num_environments
+    processes = config.gymnasium_workers == "processes"
+    makers = [EnvironmentMaker(name, config.max_steps_per_episode, renderable, processes)] * num_environments
     spec = gymnasium_environment_spec(name, config)
     vector: VectorEnv
-    if config.gymnasium_workers == "serial":
-        vector = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
-    else:
+    if processes:
         # spawn: forking a process in which JAX runs freezes the child
         vector = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.NEXT_STEP)
+    else:
+        vector = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
     return GymnasiumEnvironment(vector, spec, config.discount, seed)
 
 

@@ -40,8 +40,8 @@ def load_run(workdir: str | os.PathLike[str], checkpoint: int | None = None) -> 
     else:
         saved = checkpoints.restore(directory, checkpoint)
     frames, state = saved
-    policy = state["policy"]
-    return SavedRun(config, frames, int(policy["version"]), policy["parameters"])
+    server = state["server"]
+    return SavedRun(config, frames, int(min(server["versions"])), server["parameters"])
 
 
 def load_experiment(workdir: str | os.PathLike[str]) -> dict[str, Any]:

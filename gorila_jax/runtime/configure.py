@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
 from gorila_jax.agents import apply_preset, find_preset, find_recipe
 from gorila_jax.config import Config, fields, get, override, validate
 from gorila_jax.environments import is_atari, resolve_name
-
-PAPER_CORES = 17  # with fewer cores the paper's numbers are out of reach and `small` is the default
 
 
 def make_config(
@@ -19,10 +16,10 @@ def make_config(
     preset: str = "",
     overrides: Mapping[str, Any] | None = None,
 ) -> Config:
-    """The agent's preset for this environment and machine, with `overrides` (dotted path to value) on top.
+    """The agent's preset for this environment, with `overrides` (dotted path to value) on top.
 
-    Unless named, the preset is `toy` off Atari, else `paper` on a machine of many cores and `small` on
-    others.
+    Unless named, the preset is `small` on Atari and `toy` elsewhere. `paper` is never chosen silently: it
+    may ask for a cluster and a terabyte, and the choice must be the same wherever a workdir is resumed.
 
     Raises:
       ConfigError: for a name, a path or a value that is not possible, saying what is.
@@ -30,16 +27,12 @@ def make_config(
     recipe = find_recipe(agent)
     environment = resolve_name(environment)
     if not preset:
-        preset = "toy" if not is_atari(environment) else choose_atari_preset(os.cpu_count() or 1)
+        preset = "small" if is_atari(environment) else "toy"
     base = override(Config(), {"agent": agent, "environment": environment, "preset": preset})
     config = override(apply_preset(base, find_preset(recipe, preset)), overrides or {})
     validate(config)
     recipe.validate(config)
     return config
-
-
-def choose_atari_preset(num_cores: int) -> str:
-    return "paper" if num_cores >= PAPER_CORES else "small"
 
 
 def describe(config: Config) -> list[str]:

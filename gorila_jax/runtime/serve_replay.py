@@ -5,9 +5,12 @@ from __future__ import annotations
 import signal
 import threading
 
+import psutil
+
 from gorila_jax.agents import find_recipe
 from gorila_jax.config import Config
 from gorila_jax.environments import environment_spec
+from gorila_jax.replay.signature import check_memory, estimate_bytes
 from gorila_jax.runtime.system import table_spec
 from gorila_jax.types import ConfigError
 
@@ -27,11 +30,15 @@ def serve_replay(config: Config, index: int = 0, num_servers: int = 1) -> None:
 
     recipe, spec = find_recipe(config.agent), environment_spec(config.environment, config.env)
     num_tables = config.learner.num_learners if config.replay.layout == "local" else 1
+    table = table_spec(config, recipe, spec)
+    own_tables = len(range(index, num_tables, num_servers))
+    needed = estimate_bytes(table.signature, table.window_steps, table.capacity_items, own_tables)
+    check_memory(needed, psutil.virtual_memory().available)
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
     server = ReplayServer(
-        table_spec(config, recipe, spec),
+        table,
         num_tables,
         config.replay.run_id,
         config.replay.port,

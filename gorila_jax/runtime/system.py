@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import hashlib
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -84,9 +84,7 @@ class System(NamedTuple):
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds beside the counters; each part consistent in itself."""
-        version, parameters = self.server.pull_policy()
         return {
-            "policy": {"version": version, "parameters": jax.tree_util.tree_map(np.asarray, parameters)},
             "server": self.server.state(),
             "learners": [learner.state() for learner in self.learners],
             "episodes": self.episodes.state(),
@@ -98,9 +96,14 @@ class System(NamedTuple):
             learner.restore(its_state)
         self.episodes.restore(state["episodes"])
 
-    def close(self) -> None:
-        """Ends every part, whatever state it is in; one that fails does not keep the others open."""
-        parts: list[Replay | Sampler | Actor] = [self.replay, *self.samplers, *self.actors]
+    def close(self, stuck: Collection[str] = ()) -> None:
+        """Ends every part, whatever state it is in; one that fails does not keep the others open.
+
+        Args:
+          stuck: names of workers whose threads still run: their environments are not pulled from under them.
+        """
+        actors = [actor for actor in self.actors if f"actor_{actor.index}" not in stuck]
+        parts: list[Replay | Sampler | Actor] = [self.replay, *self.samplers, *actors]
         with contextlib.ExitStack() as stack:
             for part in parts:  # the last one is closed first
                 stack.callback(part.close)
@@ -159,10 +162,32 @@ def build_system(
 
     Args:
       run_id: what this run's replay clients recognise their server by.
-      generation: how often the run was resumed; fresh randomness for actors and environments each time.
+      generation: one more than that of the checkpoint resumed from; actors and environments go on with
+        other randomness than they had before it.
       initial_parameters: of another run to start from, else the network's own initial ones.
       replay_directory: of a saved replay to restore, if any.
     """
+    with contextlib.ExitStack() as undo:  # of what was started, if something after it fails
+        system = _build(
+            config, recipe, topology, spec, coordinator, undo, run_id, generation, initial_parameters,
+            replay_directory,
+        )  # fmt: skip
+        undo.pop_all()
+    return system
+
+
+def _build(
+    config: Config,
+    recipe: Recipe,
+    topology: Topology,
+    spec: EnvironmentSpec,
+    coordinator: Coordinator,
+    undo: contextlib.ExitStack,
+    run_id: str,
+    generation: int,
+    initial_parameters: Parameters | None,
+    replay_directory: str | None,
+) -> System:
     network = recipe.network(config, spec)
     parameter_key, actor_key = jax.random.split(jax.random.PRNGKey(config.run.seed))
     parameters = network.init(parameter_key) if initial_parameters is None else initial_parameters
@@ -176,6 +201,7 @@ def build_system(
         addresses=config.replay.server_addresses,
         port=config.replay.port,
     )
+    undo.callback(replay.close)
     if replay_directory:
         replay.restore(replay_directory)
     waits, episodes = Waits(), EpisodeStatistics()
@@ -222,6 +248,7 @@ def build_system(
         environment = make_environment(
             config.environment, config.env, seed=_seed(config.run.seed, "environment", generation, index)
         )
+        undo.callback(environment.close)
         actors.append(
             Actor(
                 index,

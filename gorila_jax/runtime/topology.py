@@ -43,7 +43,7 @@ def make_topology(config: Config, devices: Sequence[jax.Device]) -> Topology:
     return Topology(num_tables, actor_tables, learner_tables, learner_devices)
 
 
-def describe(topology: Topology, config: Config) -> list[str]:
+def describe(topology: Topology, config: Config, num_devices: int) -> list[str]:
     """Lines for the plan that is printed at start."""
     actors = f"{len(topology.actor_tables)} actor(s) x {config.env.num_environments} environments"
     lines = [
@@ -55,4 +55,8 @@ def describe(topology: Topology, config: Config) -> list[str]:
         feeding = [actor for actor, its_table in enumerate(topology.actor_tables) if its_table == table]
         names = ", ".join(str(device) for device in devices)
         lines.append(f"learner {learner}: table {table} fed by actors {feeding}, on {names}")
+    used = {device for devices in topology.learner_devices for device in devices}
+    if len(used) < num_devices:
+        idle = num_devices - len(used)
+        lines.append(f"{idle} of {num_devices} devices stay idle: learners have equal shares")
     return lines

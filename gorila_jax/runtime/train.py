@@ -7,9 +7,11 @@ import dataclasses
 import os
 import signal
 import threading
+import time
+import traceback
 import types
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -21,20 +23,20 @@ from gorila_jax.agents.recipe import Recipe
 from gorila_jax.config import Config, to_json_dict, validate
 from gorila_jax.environments import check_autoreset, environment_spec, is_atari, make_environment
 from gorila_jax.environments.names import is_user_environment
-from gorila_jax.evaluation.saved_run import load_run
+from gorila_jax.evaluation.saved_run import CHECKPOINTS, load_run
 from gorila_jax.parameter_server import make_optimizer
 from gorila_jax.replay.signature import check_memory, estimate_bytes
 from gorila_jax.runtime import configure, topology
 from gorila_jax.runtime.coordinator import Coordinator
 from gorila_jax.runtime.devices import claim_devices
 from gorila_jax.runtime.lockstep import run_lockstep
-from gorila_jax.runtime.metrics import MetricsWriter
+from gorila_jax.runtime.metrics import EpisodeStatistics, MetricsWriter
 from gorila_jax.runtime.monitor import REPLAY_DIRECTORY, Monitor
 from gorila_jax.runtime.progress import Progress
 from gorila_jax.runtime.system import System, build_system, checksum, choose_backend, table_spec
 from gorila_jax.runtime.threads import run_threads
-from gorila_jax.runtime.workdir import Workdir, open_workdir
-from gorila_jax.types import ConfigError, EnvironmentSpec, Parameters
+from gorila_jax.runtime.workdir import Workdir, check_workdir, open_workdir
+from gorila_jax.types import ConfigError, EnvironmentSpec, Parameters, ReplayError, RunError
 
 MAY_CHANGE = (
     "run.total_frames", "run.log_period_seconds", "run.platform", "run.host_devices", "checkpoint.*",
@@ -44,6 +46,7 @@ MAY_CHANGE = (
 
 EXIT_CODES = {"budget": 0, "SIGINT": 130, "SIGTERM": 143}
 TICK_S = 0.25
+SAME_SIGNAL_S = 1.0
 
 
 class TrainResult(NamedTuple):
@@ -61,11 +64,13 @@ class Plan(NamedTuple):
     recipe: Recipe
     spec: EnvironmentSpec
     topology: topology.Topology
+    parameter_shapes: Parameters  # of the network, without values
+    replay_bytes: int  # when full, in this process; 0 where other processes hold it
     lines: list[str]  # for a person
 
 
 def make_plan(config: Config) -> Plan:
-    """Checks everything that can be checked before a start. Raises ConfigError."""
+    """Checks all that needs no look at memory and workdir. Raises ConfigError."""
     validate(config)
     recipe = find_recipe(config.agent)
     recipe.validate(config)
@@ -77,28 +82,37 @@ def make_plan(config: Config) -> Plan:
     shapes = jax.eval_shape(recipe.network(config, spec).init, jax.random.PRNGKey(0))
     num_parameters = sum(leaf.size for leaf in jax.tree_util.tree_leaves(shapes))
     table = table_spec(config, recipe, spec)
-    needed = estimate_bytes(table.signature, table.window_steps, table.capacity_items, placed.num_tables)
-    free = psutil.virtual_memory().available
+    replay_bytes = estimate_bytes(
+        table.signature, table.window_steps, table.capacity_items, placed.num_tables
+    )
+    backend = choose_backend(config)
+    where = f"at most about {replay_bytes / 1e9:.2f} GB when full"
+    if config.replay.server_addresses:
+        where += f", on {', '.join(config.replay.server_addresses)}"
+    elif backend == "memory" and config.replay.backend == "auto" and not config.run.lockstep:
+        where += "; in this process, because Reverb is not installed"
     lines = [
         *configure.describe(config),
-        *topology.describe(placed, config),
+        *topology.describe(placed, config, len(devices)),
         f"network: {num_parameters:,} parameters, {spec.num_actions} actions, observations "
         f"{spec.observation_dtype} {spec.observation_shape}",
         f"environment: {', '.join(f'{name}={value}' for name, value in spec.settings.items())}",
-        f"replay: {choose_backend(config)}, {placed.num_tables} x {table.capacity_items:,} transitions, "
-        f"at most about {needed / 1e9:.2f} GB when full ({free / 1e9:.1f} GB free)",
+        f"replay: {backend}, {placed.num_tables} x {table.capacity_items:,} transitions, {where}; "
+        f"{psutil.virtual_memory().available / 1e9:.1f} GB free here",
         f"budget: {config.run.total_frames:,} frames = "
         f"{config.run.total_frames // spec.frames_per_step:,} steps",
     ]
-    check_memory(needed, free)
-    if config.run.init_from:
-        load_initial_parameters(config.run.init_from, shapes)
-    return Plan(recipe, spec, placed, lines)
+    here = 0 if config.replay.server_addresses else replay_bytes
+    return Plan(recipe, spec, placed, shapes, here, lines)
 
 
-def dry_run(config: Config) -> None:
-    """Prints the plan and starts nothing."""
-    print("\n".join(make_plan(config).lines))
+def dry_run(config: Config, workdir: str | os.PathLike[str] | None = None) -> None:
+    """Prints the plan, checks what `train` would check, and starts nothing. Raises ConfigError."""
+    plan = make_plan(config)
+    print("\n".join(plan.lines))
+    check_memory(plan.replay_bytes, psutil.virtual_memory().available)
+    check_workdir(workdir or default_workdir(config), to_json_dict(config), may_change=MAY_CHANGE)
+    load_initial_parameters(config.run.init_from, plan.parameter_shapes)
 
 
 def default_workdir(config: Config) -> str:
@@ -117,11 +131,16 @@ def train(config: Config, workdir: str | os.PathLike[str] | None = None) -> Trai
       workdir: directory of the run; `runs/<agent>-<environment>-<seed>` by default.
 
     Raises:
-      ConfigError: something cannot work, before anything has started.
-      GorilaError, or whatever a part raised: the run failed; its last checkpoint stands.
+      ConfigError: something cannot work, before any actor has started.
+      ReplayError: a replay server does not answer or is not this run's.
+      RunError: a part failed while the run ran, and is the error's cause; the last checkpoint stands.
     """
     plan = make_plan(config)
+    check_memory(plan.replay_bytes, psutil.virtual_memory().available)
     workdir = workdir or default_workdir(config)
+    initial_parameters = None
+    if not checkpoints.list_checkpoints(os.path.join(workdir, CHECKPOINTS)):
+        initial_parameters = load_initial_parameters(config.run.init_from, plan.parameter_shapes)
     with open_workdir(workdir, to_json_dict(config), may_change=MAY_CHANGE) as opened:
         title = f"{config.agent} on {config.environment}"
         with Progress(config.run.total_frames, title, log=opened.path / "log.txt") as progress:
@@ -129,11 +148,11 @@ def train(config: Config, workdir: str | os.PathLike[str] | None = None) -> Trai
                 progress.note(line)
             for path, (old, new) in opened.changed.items():
                 progress.note(f"changed since the last start: {path} = {new} (was {old})")
-            check_environment(config)
-            return _train(config, plan, opened, progress)
+            check_environment(config, progress)
+            return _train(config, plan, opened, progress, initial_parameters)
 
 
-def check_environment(config: Config) -> None:
+def check_environment(config: Config, progress: Progress) -> None:
     """Steps a pool past an end to see that it still resets as the actors believe. A user's own environments,
     which may be slow or real, check that with every step they take. Raises ConfigError."""
     if is_user_environment(config.environment):
@@ -143,16 +162,21 @@ def check_environment(config: Config) -> None:
         short = dataclasses.replace(short, max_frames_per_episode=10 * short.frame_skip)
     environment = make_environment(config.environment, short, seed=0, num_environments=1)
     with contextlib.closing(environment):
-        check_autoreset(environment)
+        if not check_autoreset(environment):
+            progress.note("no episode ended in the self-test: how the environment resets was not checked")
 
 
-def _train(config: Config, plan: Plan, workdir: Workdir, progress: Progress) -> TrainResult:
+def _train(
+    config: Config, plan: Plan, workdir: Workdir, progress: Progress, initial_parameters: Parameters | None
+) -> TrainResult:
     saved = checkpoints.restore_latest(workdir.checkpoints)
     state: dict[str, Any] | None = saved[1] if saved else None
+    coordinator = Coordinator(-(-config.run.total_frames // plan.spec.frames_per_step))
+    if saved is not None and state is not None and _is_finished(config, plan, state):
+        return _nothing_left(workdir, state, progress)
     generation = int(state["counters"]["generation"]) + 1 if state else 0
     replay_directory = _saved_replay(config, workdir, saved)
-    progress.note(_start_message(workdir, state, replay_directory))
-    coordinator = Coordinator(-(-config.run.total_frames // plan.spec.frames_per_step))
+    progress.note(_start_message(config, workdir, state, replay_directory))
     with _signals(coordinator), contextlib.ExitStack() as stack:
         system = build_system(
             config,
@@ -162,10 +186,13 @@ def _train(config: Config, plan: Plan, workdir: Workdir, progress: Progress) -> 
             coordinator,
             run_id=config.replay.run_id or uuid.uuid4().hex,
             generation=generation,
-            initial_parameters=_initial_parameters(config) if state is None else None,
+            initial_parameters=initial_parameters,
             replay_directory=replay_directory,
         )
-        stack.callback(system.close)
+        stuck: list[str] = []  # filled below, read when the stack unwinds
+        stack.callback(system.close, stuck)
+        if state is None:
+            _refuse_used_replay(system)
         metrics = stack.enter_context(
             MetricsWriter(workdir.path, resumed_frames=saved[0] if saved else None)
         )
@@ -173,16 +200,58 @@ def _train(config: Config, plan: Plan, workdir: Workdir, progress: Progress) -> 
         if state:
             system.restore(state)
             monitor.restore(state["counters"])
-        coordinator.count_steps(0)  # a resumed run may have no budget left
-        if config.run.lockstep:
-            run_lockstep(system, coordinator, monitor.tick)
-        else:
-            run_threads(system.workers(), coordinator, monitor.tick, TICK_S)
-        if coordinator.failure is not None:
-            raise coordinator.failure
-        for learner in system.learners:
-            learner.finish()
+        try:
+            if config.run.lockstep:
+                run_lockstep(system, coordinator, monitor.tick)
+            else:
+                stuck += run_threads(system.workers(), coordinator, monitor.tick, TICK_S)
+            if coordinator.failure is not None:
+                raise coordinator.failure
+            for learner in system.learners:
+                learner.finish()
+        except Exception as error:
+            progress.note("".join(traceback.format_exception(error)))
+            raise RunError(f"the run failed: {error}; its last checkpoint stands") from error
+        if stuck:
+            progress.note(f"did not stop in time and were left behind: {', '.join(stuck)}")
         return _finish(system, coordinator, monitor, progress, workdir)
+
+
+def _is_finished(config: Config, plan: Plan, state: Mapping[str, Any]) -> bool:
+    return int(state["counters"]["steps"]) * plan.spec.frames_per_step >= config.run.total_frames
+
+
+def _nothing_left(workdir: Workdir, state: Mapping[str, Any], progress: Progress) -> TrainResult:
+    """A finished run that is started again stays as it is."""
+    counters, server = state["counters"], state["server"]
+    digest = checksum(server["parameters"])
+    progress.note(
+        f"{workdir.path} is finished: {counters['frames']:,} frames, {counters['updates']:,} updates; give a "
+        "larger --total_frames to go on"
+    )
+    progress.note(f"parameters checksum: {digest}")
+    episodes = EpisodeStatistics()
+    episodes.restore(state["episodes"])
+    mean = episodes.row()["episode_return_mean"]
+    return TrainResult(
+        exit_code=EXIT_CODES["budget"],
+        workdir=str(workdir.path),
+        frames=int(counters["frames"]),
+        updates=int(counters["updates"]),
+        episode_return_mean=None if mean is None else float(mean),
+        parameters_checksum=digest,
+    )
+
+
+def _refuse_used_replay(system: System) -> None:
+    """Raises ReplayError where servers that a new run was given hold items of another."""
+    for table in range(system.replay.num_tables):
+        size = system.replay.status(table).size_items
+        if size:
+            raise ReplayError(
+                f"this run is new, but table {table} of its replay servers already holds {size} items: start "
+                "them afresh, or with another replay.run_id"
+            )
 
 
 def _finish(
@@ -202,6 +271,9 @@ def _finish(
             f"actor {actor.actor}: {actor.episodes:,} episodes; the last ones had a mean return of "
             f"{actor.return_mean:.4g} at epsilon {actor.epsilon_mean:.4g}"
         )
+    ages = system.server.status().staleness_histogram
+    shown = [f"{age}: {number:,}" for age, number in enumerate(ages) if number]
+    progress.note(f"accepted gradients by age in updates ({len(ages) - 1}: or more): {', '.join(shown)}")
     progress.note(f"updates: {counts['updates']}")
     progress.note(f"parameters checksum: {digest}")
     return TrainResult(
@@ -214,13 +286,17 @@ def _finish(
     )
 
 
-def _start_message(workdir: Workdir, state: dict[str, Any] | None, replay_directory: str | None) -> str:
+def _start_message(
+    config: Config, workdir: Workdir, state: dict[str, Any] | None, replay_directory: str | None
+) -> str:
     if state is None:
         return f"starting in {workdir.path}"
     counters = state["counters"]
     replay = "replay is empty: it fills again before learning goes on"
     if replay_directory:
         replay = "with its replay"
+    elif config.replay.server_addresses:
+        replay = "its replay servers keep what they hold"
     return (
         f"resuming {workdir.path} at {counters['frames']:,} frames, {counters['updates']:,} updates; {replay}"
     )
@@ -233,8 +309,14 @@ def _saved_replay(config: Config, workdir: Workdir, saved: tuple[int, Any] | Non
     return directory if os.path.isdir(directory) else None
 
 
-def load_initial_parameters(workdir: str, shapes: Parameters) -> Parameters:
-    """Another run's newest parameters, refused unless they fit the network: same names, same shapes."""
+def load_initial_parameters(workdir: str, shapes: Parameters) -> Parameters | None:
+    """Another run's newest parameters; None without a workdir.
+
+    Raises:
+      ConfigError: they do not fit the network: other names or shapes.
+    """
+    if not workdir:
+        return None
     parameters = load_run(workdir).parameters
     ours = jax.tree_util.tree_map(lambda leaf: tuple(leaf.shape), shapes)
     theirs = jax.tree_util.tree_map(lambda leaf: tuple(leaf.shape), parameters)
@@ -243,21 +325,26 @@ def load_initial_parameters(workdir: str, shapes: Parameters) -> Parameters:
     return parameters
 
 
-def _initial_parameters(config: Config) -> Parameters | None:
-    return load_run(config.run.init_from).parameters if config.run.init_from else None
-
-
 @contextlib.contextmanager
 def _signals(coordinator: Coordinator) -> Iterator[None]:
-    """Turns the first SIGINT or SIGTERM into a clean stop; a second one has its usual effect."""
+    """Turns the first SIGINT or SIGTERM into a clean stop; a later one has its usual effect.
+
+    What comes within `SAME_SIGNAL_S` of the first is taken for the same: `timeout` and terminals send one
+    to the process and to its group.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    first_s: float | None = None
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def handle(number: int, frame: types.FrameType | None) -> None:
+        nonlocal first_s
+        first_s = time.monotonic() if first_s is None else first_s
+        if time.monotonic() - first_s > SAME_SIGNAL_S:
+            signal.signal(number, before[signal.Signals(number)])
+            signal.raise_signal(number)
         coordinator.stop(signal.Signals(number).name)
-        signal.signal(number, before[signal.Signals(number)])
 
     try:
         for number in before:

@@ -107,6 +107,16 @@ def open_workdir(
     return Workdir(path, resumed, changed, lock)
 
 
+def check_workdir(
+    path: str | os.PathLike[str], experiment: Mapping[str, Any], *, may_change: Iterable[str] = ()
+) -> None:
+    """Raises ConfigError where `open_workdir` would because of what `path` holds. Changes nothing."""
+    path = Path(path).absolute()
+    _refuse_foreign(path)
+    if (path / CONFIG).exists():
+        _compare(path, load_experiment(path), json.loads(json.dumps(experiment)), tuple(may_change))
+
+
 def versions() -> dict[str, Any]:
     """Everything that could explain why two runs of one configuration differ: JSON values only."""
     import jax  # initialises its devices, which is why this is called no earlier than needed

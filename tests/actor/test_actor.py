@@ -10,7 +10,7 @@ import pytest
 from gorila_jax.actor.accumulator import TransitionAccumulator
 from gorila_jax.actor.actor import Actor, ActorPorts
 from gorila_jax.actor.policy import FrameStack, make_policy
-from gorila_jax.types import End, Network
+from gorila_jax.types import End, GorilaError, Network
 from tests.doubles import CounterEnv, Episode, Recorder, episode
 
 NETWORK = Network(
@@ -129,3 +129,13 @@ def test_a_frame_stack_hands_out_arrays_that_stay_as_they_are():
     second = stack.push(np.array([8], np.int32), np.array([False]))
     assert first.tolist() == [[7, 7, 7]]
     assert second.tolist() == [[7, 7, 8]]
+
+
+def test_an_empty_answer_of_the_environments_is_an_error_and_reaches_nobody():
+    harness = Harness([[episode(9)]] * 2)
+    harness.environment._empty_at = 1
+    harness.run(1)
+    rows = [len(stream) for stream in harness.recorder.rows]
+    with pytest.raises(GorilaError, match="actor 3: 2 actions, but 0 environments answered"):
+        harness.actor.step(0.0)
+    assert [len(stream) for stream in harness.recorder.rows] == rows

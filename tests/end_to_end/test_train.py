@@ -152,7 +152,7 @@ def test_init_from_starts_with_the_parameters_of_another_run(tmp_path):
     )
     assert code == 0, output
     saved = [checkpoints.restore_latest(tmp_path / name / "checkpoints")[1] for name in "ab"]
-    parameters = [state["policy"]["parameters"] for state in saved]
+    parameters = [state["server"]["parameters"] for state in saved]
     assert str(parameters[0]) == str(parameters[1])
 
 

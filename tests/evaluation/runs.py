@@ -37,7 +37,8 @@ def initial_parameters(config: Config, seed: int = 0) -> Any:
 def save_run(workdir: Path, config: Config, parameters: Any, *, frames: int = 400, version: int = 7) -> Path:
     workdir.mkdir(exist_ok=True)
     (workdir / "config.json").write_text(json.dumps(to_json_dict(config)))
-    state = {"policy": {"version": version, "parameters": jax.tree_util.tree_map(np.asarray, parameters)}}
+    host = jax.tree_util.tree_map(np.asarray, parameters)
+    state = {"server": {"versions": np.array([version]), "parameters": host}}
     checkpoints.save(workdir / "checkpoints", frames, state, keep=3)
     return workdir
 

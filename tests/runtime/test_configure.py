@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from gorila_jax.runtime import configure
-from gorila_jax.runtime.configure import PAPER_CORES, choose_atari_preset, describe, make_config
+from gorila_jax.runtime.configure import describe, make_config
 from gorila_jax.types import ConfigError
 
 
 @pytest.mark.parametrize(
-    ("cores", "preset"), [(1, "small"), (PAPER_CORES - 1, "small"), (PAPER_CORES, "paper")]
+    ("environment", "preset"),
+    [
+        ("Pong-v5", "small"),
+        ("breakout", "small"),
+        ("Catch-v0", "toy"),
+        ("CartPole-v1", "toy"),
+        ("my.robot:make", "toy"),
+    ],
 )
-def test_on_atari_the_machine_decides(monkeypatch, cores, preset):
-    assert choose_atari_preset(cores) == preset
-    monkeypatch.setattr(configure.os, "cpu_count", lambda: cores)
-    assert make_config("dqn", "Pong-v5").preset == preset
-
-
-def test_an_unknown_number_of_cores_is_one(monkeypatch):
-    monkeypatch.setattr(configure.os, "cpu_count", lambda: None)
-    assert make_config("dqn", "Pong-v5").preset == "small"
-
-
-@pytest.mark.parametrize("environment", ["Catch-v0", "CartPole-v1", "my.robot:make"])
-def test_elsewhere_it_is_the_toy(monkeypatch, environment):
-    monkeypatch.setattr(configure.os, "cpu_count", lambda: 64)
-    assert make_config("gorila", environment).preset == "toy"
+@pytest.mark.parametrize("agent", ["dqn", "gorila"])
+def test_the_environment_decides_and_paper_is_never_chosen_silently(agent, environment, preset):
+    assert make_config(agent, environment).preset == preset
 
 
 def test_a_named_preset_is_taken_and_overrides_lie_on_top():

@@ -10,6 +10,7 @@ import pytest
 from gorila_jax.runtime.coordinator import Coordinator
 
 PATIENCE_S = 30
+FOR_EVER_S = 1e6
 
 
 def test_the_budget_ends_the_run_when_it_is_reached_and_not_before():
@@ -79,28 +80,33 @@ def test_a_signal_that_interrupts_counting_stops_the_run_and_does_not_block_it()
     assert (coordinator.steps, coordinator.reason) == (1, "SIGINT")
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timer signals on this platform")
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals to threads on this platform")
 def test_a_signal_wakes_the_thread_that_waits():
     coordinator = Coordinator(10)
-    before = signal.signal(signal.SIGALRM, lambda *_: coordinator.stop("SIGTERM"))
+    before = signal.signal(signal.SIGUSR1, lambda *_: coordinator.stop("SIGTERM"))
+    sender = threading.Thread(target=signal.pthread_kill, args=(threading.main_thread().ident, signal.SIGUSR1))
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.01)
-        assert coordinator.wait(PATIENCE_S)
+        sender.start()
+        assert coordinator.wait(FOR_EVER_S)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        sender.join()
+        signal.signal(signal.SIGUSR1, before)
     assert coordinator.reason == "SIGTERM"
 
 
 def test_stopping_wakes_every_waiting_thread():
     coordinator = Coordinator(10)
     woken: list[bool] = []
-    threads = [
-        threading.Thread(target=lambda: woken.append(coordinator.wait(PATIENCE_S)), daemon=True)
-        for _ in range(4)
-    ]
+    waiting = threading.Semaphore(0)
+
+    def wait() -> None:
+        waiting.release()
+        woken.append(coordinator.wait(FOR_EVER_S))
+
+    threads = [threading.Thread(target=wait, daemon=True) for _ in range(4)]
     for thread in threads:
         thread.start()
+        assert waiting.acquire(timeout=PATIENCE_S)
     coordinator.stop("SIGINT")
     for thread in threads:
         thread.join(PATIENCE_S)

@@ -83,7 +83,7 @@ def test_the_other_side_is_said_too(watch):
 
 
 def test_while_anything_moves_nothing_is_said(watch):
-    one = watch()
+    one = watch(**{"replay.samples_per_insert": 0.0})
     for _ in range(20):
         one.ticks(10)
         assert one.act(1)

@@ -12,6 +12,7 @@ import pytest
 from gorila_jax.agents import find_recipe
 from gorila_jax.environments import environment_spec
 from gorila_jax.replay.limiter import smallest_error_buffer
+from gorila_jax.replay.memory.replay import MemoryWriter
 from gorila_jax.rl.exploration import ladder
 from gorila_jax.runtime import system as system_module
 from gorila_jax.runtime.coordinator import Coordinator
@@ -312,12 +313,11 @@ def test_a_resumed_actor_is_told_the_epsilon_of_the_run_before_it_holds_paramete
 
 
 def test_parts_that_cannot_close_do_not_keep_the_others_open(watched, monkeypatch):
-    system = build(config_of(**{"actor.num_actors": 2}))
-
     def close(writer) -> None:
         raise GorilaError("the replay does not answer")
 
-    monkeypatch.setattr(type(system.writers[0]), "close", close)
+    monkeypatch.setattr(MemoryWriter, "close", close)
+    system = build(config_of(**{"actor.num_actors": 2}))
     with pytest.raises(GorilaError, match="does not answer"):
         system.close()
     assert [environment.closed for environment in watched] == [True, True]

@@ -56,9 +56,11 @@ def test_a_failure_stops_all_workers_and_is_handed_on_with_its_traceback():
         def step(self, timeout_s: float) -> bool:
             raise ValueError("the robot fell over")
 
-    run_threads({"good": Counting(coordinator, 0), "bad": Broken()}, coordinator, nothing, 0.01)
+    workers = {"good": Counting(coordinator, 0), "bad": Broken()}
+    assert run_threads(workers, coordinator, nothing, 0.01) == []
     assert coordinator.reason == "failure"
     assert str(coordinator.failure) == "the robot fell over"
+    assert coordinator.failure.__notes__ == ["in bad"]
     assert coordinator.failure.__traceback__.tb_next.tb_frame.f_code.co_name == "step"
     assert not alive("good", "bad")
 
@@ -108,8 +110,9 @@ def test_workers_that_do_not_stop_are_named_and_share_one_patience(monkeypatch):
             return False
 
     try:
-        run_threads({"stuck_0": Stuck(), "stuck_1": Stuck()}, coordinator, nothing, 0.01)
+        stuck = run_threads({"stuck_0": Stuck(), "stuck_1": Stuck()}, coordinator, nothing, 0.01)
     finally:
         released.set()
-    assert str(coordinator.failure).endswith("stuck_0, stuck_1")
+    assert stuck == ["stuck_0", "stuck_1"]
+    assert (coordinator.reason, coordinator.failure) == ("SIGINT", None)
     assert waited[-1] == 0.0  # the first one has used it up

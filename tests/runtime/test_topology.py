@@ -64,9 +64,16 @@ def test_a_batch_that_a_learners_devices_cannot_share_is_refused():
 
 def test_the_plan_names_every_learner_its_actors_and_its_devices():
     config = config_of(4, 2, "local", **{"env.num_environments": 3, "parameter_server.num_shards": 5})
-    lines = describe(make_topology(config, ["cpu:0", "cpu:1"]), config)
+    lines = describe(make_topology(config, ["cpu:0", "cpu:1"]), config, num_devices=2)
     assert lines == [
         "4 actor(s) x 3 environments, 2 replay table(s) (local), 2 learner(s), 5 parameter shard(s)",
         "learner 0: table 0 fed by actors [0, 1], on cpu:0",
         "learner 1: table 1 fed by actors [2, 3], on cpu:1",
     ]
+
+
+def test_devices_left_over_are_told():
+    config = config_of(1, 2)
+    told = describe(make_topology(config, list(range(5))), config, 5)[-1]
+    assert told.startswith("1 of 5 devices stay idle")
+    assert "idle" not in describe(make_topology(config, list(range(4))), config, 4)[-1]

@@ -1,0 +1,88 @@
+"""`train` in this process: what a resumed run takes up (PITFALLS C1, C2, X1)."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from gorila_jax import checkpoints
+from gorila_jax.rl.exploration import linear_schedule
+from gorila_jax.runtime.metrics import read_metrics
+from gorila_jax.runtime.train import train
+from tests.runtime.systems import config_of
+
+SETTINGS = {
+    "actor.num_actors": 2,
+    "actor.epsilon_decay_updates": 2_000,
+    "learner.num_learners": 2,
+    "parameter_server.num_shards": 2,
+    "parameter_server.target_period_updates": 7,
+    "replay.samples_per_insert": 4.0,
+    "replay.learning_starts_transitions": 100,
+    "run.log_period_seconds": 0.0,
+    "checkpoint.period_seconds": 1e9,
+}
+
+
+def run(workdir, total_frames, **overrides):
+    config = config_of(**SETTINGS | {"run.total_frames": total_frames} | overrides)
+    result = train(config, workdir)
+    assert result.exit_code == 0
+    return checkpoints.restore_latest(workdir / "checkpoints")[1]
+
+
+def counts_of_adam(state) -> set[int]:
+    """How many updates the optimizer's state says it has seen, shard by shard."""
+    leaves = jax.tree_util.tree_flatten_with_path(state["server"])[0]
+    return {int(value) for path, leaf in leaves if "count" in jax.tree_util.keystr(path[-1:])
+            for value in np.ravel(leaf)}  # fmt: skip
+
+
+def test_counters_epsilon_optimizer_and_target_go_on(tmp_path):
+    before = run(tmp_path, 600)
+    after = run(tmp_path, 900)
+    updates = before["counters"]["updates"]
+    assert updates > 100
+    assert updates in counts_of_adam(before)
+    assert after["counters"]["updates"] in counts_of_adam(after)
+    assert after["counters"]["updates"] > updates
+    assert after["counters"]["generation"] == 1
+    for now, then in zip(after["learners"], before["learners"], strict=True):
+        assert now["updates"] > then["updates"]
+    metrics = read_metrics(tmp_path)
+    assert (np.diff(metrics["frames"]) > 0).all()
+    assert (np.diff(metrics["updates"]) >= 0).all()
+    assert (np.diff(metrics["epsilon"]) <= 1e-6).all()
+    resumed = metrics["frames"] > before["counters"]["frames"]
+    at_resume = linear_schedule(updates, 1.0, 0.05, 2_000)
+    assert metrics["epsilon"][resumed][0] == pytest.approx(at_resume, abs=1e-3)
+
+
+def test_without_the_replay_it_is_said_and_no_update_is_made_before_it_has_filled_again(tmp_path):
+    before = run(tmp_path, 600)["counters"]
+    after = run(tmp_path, before["frames"] + 90)["counters"]
+    assert "replay is empty: it fills again before learning goes on" in (tmp_path / "log.txt").read_text()
+    assert after["frames"] >= before["frames"] + 90
+    assert after["updates"] == before["updates"]  # 100 items are needed
+    metrics = read_metrics(tmp_path)
+    assert metrics["replay_size_items"][metrics["frames"] > before["frames"]].max() < 100
+
+
+def test_with_the_replay_its_items_are_back_and_learning_goes_on_at_once(tmp_path):
+    before = run(tmp_path, 600, **{"replay.checkpoint": True})["counters"]
+    after = run(tmp_path, before["frames"] + 40, **{"replay.checkpoint": True})["counters"]
+    assert "with its replay" in (tmp_path / "log.txt").read_text()
+    assert after["updates"] > before["updates"]
+    metrics = read_metrics(tmp_path)
+    sizes = metrics["replay_size_items"]
+    last = sizes[metrics["frames"] <= before["frames"]][-1]
+    assert last > 500
+    assert sizes[metrics["frames"] > before["frames"]][0] >= last
+
+
+def test_the_end_tells_each_actor_s_episodes_and_epsilon(tmp_path):
+    state = run(tmp_path, 600)
+    said = (tmp_path / "log.txt").read_text()
+    for actor in range(2):
+        assert f"actor {actor}: {state['episodes']['totals'][str(actor)]} episodes" in said
