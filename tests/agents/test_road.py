@@ -28,7 +28,8 @@ BONUS = 1000.0  # of the greedy action
 NETWORK = Network(
     init=lambda key: {"scale": jnp.ones(())},
     apply=lambda parameters, stacks: (
-        parameters["scale"] * (stacks.astype(jnp.float32) @ jnp.array([[10.0], [1.0]])) + jnp.array([0.0, BONUS])
+        parameters["scale"] * (stacks.astype(jnp.float32) @ jnp.array([[10.0], [1.0]]))
+        + jnp.array([0.0, BONUS])
     ),
 )
 
@@ -101,7 +102,7 @@ def test_every_target_is_reward_and_discounted_value_of_the_frame_that_followed(
             5: 2.0 + GAMMA * q(6, 4) - q(5, 4),
             6: 2.0 - q(6, 4),
         },
-        rel=1e-5,
+        abs=1e-3,
     )
 
 
@@ -115,7 +116,7 @@ def test_a_time_limit_differs_from_a_game_over_by_the_value_of_the_last_frame(ag
     for start in range(5):
         k = min(n_steps, 5 - start)
         wanted = GAMMA**k * q(5) if start + k == 5 else 0.0
-        assert cut[start] - over[start] == pytest.approx(wanted, rel=1e-5, abs=1e-3)
+        assert cut[start] - over[start] == pytest.approx(wanted, abs=2e-3)
 
 
 @pytest.mark.parametrize("agent", RECIPES)
@@ -126,14 +127,14 @@ def test_three_step_returns_near_a_time_limit(agent):
     ends = [3, 4, 5, 5, 5]
     for start in range(5):
         wanted = returns[start] + discounts[start] * q(ends[start]) - q(start)
-        assert got[start] == pytest.approx(wanted, rel=1e-5, abs=1e-3)
+        assert got[start] == pytest.approx(wanted, abs=2e-3)
 
 
 @pytest.mark.parametrize("agent", RECIPES)
 def test_a_life_loss_and_both_flags_at_once_bootstrap_from_nothing(agent):
     both = Episode((1.0, 1.0), (End.GAME_OVER, End.TIME_LIMIT))
     for script in ([episode(2, End.LIFE_LOSS)], [both]):
-        assert td_errors(agent, script, 2)[1] == pytest.approx(1.0 - q(1), rel=1e-5)
+        assert td_errors(agent, script, 2)[1] == pytest.approx(1.0 - q(1), abs=1e-3)
 
 
 @pytest.mark.parametrize("agent", RECIPES)
@@ -147,4 +148,4 @@ def test_nothing_of_the_next_episode_reaches_the_one_before(agent):
 def test_each_reward_is_clipped_before_the_sum(agent):
     script = [Episode((10.0, -7.0, 0.5), (End.GAME_OVER,))]
     got = td_errors(agent, script, 3, n_steps=3, max_abs_reward=1.0)
-    assert got[0] == pytest.approx(1 - GAMMA + 0.5 * GAMMA**2 - q(0), rel=1e-5)
+    assert got[0] == pytest.approx(1 - GAMMA + 0.5 * GAMMA**2 - q(0), abs=1e-3)

@@ -84,7 +84,8 @@ def test_a_signal_that_interrupts_counting_stops_the_run_and_does_not_block_it()
 def test_a_signal_wakes_the_thread_that_waits():
     coordinator = Coordinator(10)
     before = signal.signal(signal.SIGUSR1, lambda *_: coordinator.stop("SIGTERM"))
-    sender = threading.Thread(target=signal.pthread_kill, args=(threading.main_thread().ident, signal.SIGUSR1))
+    main_thread = threading.main_thread().ident
+    sender = threading.Thread(target=signal.pthread_kill, args=(main_thread, signal.SIGUSR1))
     try:
         sender.start()
         assert coordinator.wait(FOR_EVER_S)

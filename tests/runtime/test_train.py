@@ -1,4 +1,4 @@
-"""`train` in this process: what a resumed run takes up (PITFALLS C1, C2, X1)."""
+"""`train` in this process: what a resumed run takes up, and the self-test (PITFALLS C1, C2, C6, E3, X1)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import pytest
 
 from gorila_jax import checkpoints
 from gorila_jax.rl.exploration import linear_schedule
+from gorila_jax.runtime import train as train_module
 from gorila_jax.runtime.metrics import read_metrics
 from gorila_jax.runtime.train import train
+from gorila_jax.types import ConfigError
+from tests.doubles import CounterEnv, episode
 from tests.runtime.systems import config_of
 
 SETTINGS = {
@@ -74,6 +77,8 @@ def test_with_the_replay_its_items_are_back_and_learning_goes_on_at_once(tmp_pat
     after = run(tmp_path, before["frames"] + 40, **{"replay.checkpoint": True})["counters"]
     assert "with its replay" in (tmp_path / "log.txt").read_text()
     assert after["updates"] > before["updates"]
+    # The limiter goes on too: no burst of updates for the items that were trained on before.
+    assert after["sampled_items"] <= SETTINGS["replay.samples_per_insert"] * after["inserted_items"]
     metrics = read_metrics(tmp_path)
     sizes = metrics["replay_size_items"]
     last = sizes[metrics["frames"] <= before["frames"]][-1]
@@ -86,3 +91,13 @@ def test_the_end_tells_each_actor_s_episodes_and_epsilon(tmp_path):
     said = (tmp_path / "log.txt").read_text()
     for actor in range(2):
         assert f"actor {actor}: {state['episodes']['totals'][str(actor)]} episodes" in said
+
+
+def test_a_pool_that_resets_in_another_way_is_refused_at_the_start(tmp_path, monkeypatch):
+    def make(name, config, **kwargs):
+        return CounterEnv([[episode(3)]], same_step_reset=True)
+
+    monkeypatch.setattr(train_module, "make_environment", make)
+    with pytest.raises(ConfigError, match="reset"):
+        train(config_of(), tmp_path)
+    assert checkpoints.list_checkpoints(tmp_path / "checkpoints") == []
