@@ -17,10 +17,10 @@ from gorila_jax.types import ConfigError, GorilaError
 def run(main: Callable[[], int]) -> None:
     """Parses the flags, calls `main` and ends the process with its exit code."""
     logging.set_verbosity(logging.WARNING)
-    app.run(lambda argv: _guarded(main), flags_parser=_parse)
+    app.run(lambda argv: guarded(main), flags_parser=parse)
 
 
-def _parse(argv: list[str]) -> list[str]:
+def parse(argv: list[str]) -> list[str]:
     try:
         rest = flags.FLAGS(argv)[1:]
     except flags.Error as error:
@@ -32,7 +32,7 @@ def _parse(argv: list[str]) -> list[str]:
     return argv[:1]
 
 
-def _guarded(main: Callable[[], int]) -> None:
+def guarded(main: Callable[[], int]) -> None:
     try:
         sys.exit(main())
     except ConfigError as error:

@@ -82,10 +82,10 @@ def make_plan(config: Config) -> Plan:
     shapes = jax.eval_shape(recipe.network(config, spec).init, jax.random.PRNGKey(0))
     num_parameters = sum(leaf.size for leaf in jax.tree_util.tree_leaves(shapes))
     table = table_spec(config, recipe, spec)
-    replay_bytes = estimate_bytes(
-        table.signature, table.window_steps, table.capacity_items, placed.num_tables
-    )
     backend = choose_backend(config)
+    replay_bytes = estimate_bytes(
+        table.signature, table.window_steps, table.capacity_items, placed.num_tables, backend
+    )
     where = f"at most about {replay_bytes / 1e9:.2f} GB when full"
     if config.replay.server_addresses:
         where += f", on {', '.join(config.replay.server_addresses)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 
@@ -11,12 +12,12 @@ from gorila_jax import checkpoints
 from gorila_jax.runtime.metrics import read_metrics
 from tests.end_to_end.programs import start, wait_for
 
-NUM_KILLS = 20
+NUM_KILLS = int(os.environ.get("GORILA_KILLS", "5"))  # 20 before a release
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_twenty_kills_lose_nothing_but_the_time_since_the_last_checkpoint(tmp_path):
+def test_kills_lose_nothing_but_the_time_since_the_last_checkpoint(tmp_path):
     chance = random.Random(0)
     workdir = tmp_path / "w"
     previous: dict[str, int] = {"frames": -1, "updates": -1, "generation": -1}

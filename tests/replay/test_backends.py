@@ -198,7 +198,7 @@ def test_the_limiter_holds_inserts_back_until_samples_allow_them(open_replay):
 
 @pytest.mark.parametrize("per_insert", [1.0, 8.0])
 def test_the_smallest_error_buffer_never_stops_both_sides(open_replay, per_insert):
-    inserts_at_once, batch, updates = 4, 32, 1000
+    inserts_at_once, batch, updates = 4, 32, 300
     buffer = smallest_error_buffer(per_insert, batch, inserts_at_once=inserts_at_once)
     replay = open_replay(table(capacity=200, min_items=32, per_insert=per_insert, buffer=buffer))
     writer, sampler = replay.writer(0, inserts_at_once), replay.sampler(0, batch)
