@@ -13,8 +13,9 @@ import time
 import jax
 from absl import flags
 
+from gorila_jax.actor.scores import Game
 from gorila_jax.config import fields, override, validate
-from gorila_jax.evaluation.evaluator import Game, evaluate, result_record
+from gorila_jax.evaluation.evaluator import evaluate, result_record
 from gorila_jax.evaluation.saved_run import load_run
 from gorila_jax.runtime.workdir import versions
 from gorila_jax.types import ConfigError

@@ -10,7 +10,8 @@ import numpy as np
 
 from gorila_jax.actor.accumulator import Accumulator
 from gorila_jax.actor.policy import FrameStack, Policy
-from gorila_jax.types import End, Environment, EnvironmentStep, Episode, GorilaError, Parameters
+from gorila_jax.actor.scores import Scores
+from gorila_jax.types import Environment, EnvironmentStep, Episode, GorilaError, Parameters
 
 
 class ActorPorts(NamedTuple):
@@ -27,8 +28,8 @@ class ActorPorts(NamedTuple):
 class Actor:
     """`step()` is one action in each of its environments.
 
-    Parameters are pulled once before the first action and then every `parameter_period_steps` steps, so
-    an actor never waits for newer ones.
+    Parameters are pulled before the first action and then every `parameter_period_steps` steps. A pull
+    waits for the update under way, if there is one, and never for a newer version.
     """
 
     def __init__(
@@ -59,9 +60,7 @@ class Actor:
         self._parameters: Parameters = None
         self._stack = FrameStack(size, frame_stack, spec.observation_shape, spec.observation_dtype)
         self._stacks: np.ndarray | None = None  # [E, S, ...]; None before the first reset
-        self._scores = np.zeros(size, np.float64)
-        self._clipped_scores = np.zeros(size, np.float64)
-        self._lengths = np.zeros(size, np.int64)
+        self._scores, self._clipped_scores = Scores(size), Scores(size)
 
     def step(self, timeout_s: float) -> bool:
         """Acts once; False when replay held the actor back for the whole timeout."""
@@ -98,19 +97,10 @@ class Actor:
         return self._stack.push(step.observation, step.first)
 
     def _report_ends(self, step: EnvironmentStep, epsilons: np.ndarray) -> None:
-        reward = np.where(step.first, 0, step.reward)
-        self._scores += reward
-        self._clipped_scores += np.clip(reward, -self._max_abs_reward, self._max_abs_reward)
-        self._lengths += ~step.first
-        for e in np.flatnonzero((step.end == End.GAME_OVER) | (step.end == End.TIME_LIMIT)):
+        clipped_step = step._replace(reward=np.clip(step.reward, -self._max_abs_reward, self._max_abs_reward))
+        games = zip(self._scores.take(step), self._clipped_scores.take(clipped_step), strict=True)
+        for game, clipped in games:
+            e = game.environment
             self._ports.report(
-                Episode(
-                    self.index,
-                    int(e),
-                    float(self._scores[e]),
-                    int(self._lengths[e]),
-                    float(epsilons[e]),
-                    float(self._clipped_scores[e]),
-                )
+                Episode(self.index, e, game.score, game.steps, float(epsilons[e]), clipped.score)
             )
-            self._scores[e] = self._clipped_scores[e] = self._lengths[e] = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gorila_jax.actor.accumulator import Accumulator, TransitionAccumulator
-from gorila_jax.agents.recipe import ExplorationFn, LossFn, Preset, Progress, Recipe, Setting
+from gorila_jax.agents.recipe import Elapsed, ExplorationFn, LossFn, Preset, Recipe, Setting
 from gorila_jax.config import Config
 from gorila_jax.networks.build import build_network
 from gorila_jax.rl import windows
@@ -32,9 +32,9 @@ def annealed_over_steps(config: Config) -> ExplorationFn:
     """Epsilon falls linearly over environment steps and is the same in every environment."""
     actor = config.actor
 
-    def epsilon(progress: Progress, environment: int, num_environments: int) -> float:
+    def epsilon(elapsed: Elapsed, environment: int, num_environments: int) -> float:
         return linear_schedule(
-            progress.steps, actor.epsilon_initial, actor.epsilon_final, actor.epsilon_decay_steps
+            elapsed.steps, actor.epsilon_initial, actor.epsilon_final, actor.epsilon_decay_steps
         )
 
     return epsilon

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gorila_jax.agents import dqn
-from gorila_jax.agents.recipe import ExplorationFn, Preset, Progress, Setting
+from gorila_jax.agents.recipe import Elapsed, ExplorationFn, Preset, Setting
 from gorila_jax.config import Config
 from gorila_jax.rl.exploration import linear_schedule
 
@@ -16,9 +16,9 @@ def annealed_over_updates(config: Config) -> ExplorationFn:
     """Epsilon falls linearly over the server's updates (section 5), the same in every environment."""
     actor = config.actor
 
-    def epsilon(progress: Progress, environment: int, num_environments: int) -> float:
+    def epsilon(elapsed: Elapsed, environment: int, num_environments: int) -> float:
         return linear_schedule(
-            progress.updates, actor.epsilon_initial, actor.epsilon_final, actor.epsilon_decay_updates
+            elapsed.updates, actor.epsilon_initial, actor.epsilon_final, actor.epsilon_decay_updates
         )
 
     return epsilon

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 from gorila_jax.actor.accumulator import Accumulator
 from gorila_jax.config import Config
-from gorila_jax.types import EnvironmentSpec, LossOutput, Network, Parameters, ReplayWriter, Step
+from gorila_jax.learner.gradients import LossFn
+from gorila_jax.types import EnvironmentSpec, Network, ReplayWriter
 
 
-class Progress(NamedTuple):
+class Elapsed(NamedTuple):
     """How far the run is, as an exploration schedule sees it."""
 
     steps: int  # of all environments of all actors
@@ -31,11 +32,8 @@ class Setting(NamedTuple):
 Preset = Mapping[str, Setting]
 """`section.field` to its setting; what it does not name keeps the default of `Config`."""
 
-LossFn = Callable[[Parameters, Parameters, Step], LossOutput]
-"""(online, target parameters, steps [B, W, ...]) to the loss and TD error of every item [B]."""
-
-ExplorationFn = Callable[[Progress, int, int], float]
-"""(progress, index of an environment among all, their number) to its epsilon."""
+ExplorationFn = Callable[[Elapsed, int, int], float]
+"""(elapsed, index of an environment among all, their number) to its epsilon."""
 
 
 class Recipe(NamedTuple):

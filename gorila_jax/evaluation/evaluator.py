@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gorila_jax.actor.scores import Game, Scores
 from gorila_jax.config import Config
 from gorila_jax.environments import is_atari, make_environment
 from gorila_jax.evaluation.policy import Policy
@@ -18,7 +19,6 @@ from gorila_jax.types import (
     End,
     Environment,
     EnvironmentSpec,
-    EnvironmentStep,
     GorilaError,
     Parameters,
 )
@@ -28,15 +28,6 @@ ATARI_EPSILON = 0.05
 
 _MAX_ENVIRONMENTS = 16
 """Unless asked for. A fixed number, so that a seed gives the same games whatever the machine's cores."""
-
-
-class Game(NamedTuple):
-    """One game from its start to its end, all lives included."""
-
-    environment: int
-    score: float  # undiscounted sum of raw rewards
-    steps: int
-    end: End  # GAME_OVER or TIME_LIMIT
 
 
 class Evaluation(NamedTuple):
@@ -56,24 +47,6 @@ class Evaluation(NamedTuple):
     def standard_deviation(self) -> float:
         """Of the games played: divided by their number, and not by one less."""
         return float(np.std([game.score for game in self.games]))
-
-
-class Scores:
-    """Adds the rewards of E environments up to games. A lost life ends none."""
-
-    def __init__(self, num_environments: int) -> None:
-        self.running = np.zeros(num_environments, np.float64)  # [E], of the games under way
-        self._steps = np.zeros(num_environments, np.int64)
-
-    def take(self, step: EnvironmentStep) -> list[Game]:
-        """Counts one step of every environment; returns the games that ended with it."""
-        self.running += np.where(step.first, 0, step.reward)
-        self._steps += ~step.first
-        ended = np.flatnonzero((step.end == End.GAME_OVER) | (step.end == End.TIME_LIMIT))
-        games = [Game(int(e), float(self.running[e]), int(self._steps[e]), End(step.end[e])) for e in ended]
-        self.running[ended] = 0
-        self._steps[ended] = 0
-        return games
 
 
 def default_epsilon(environment: str) -> float:

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, Protocol, cast
 import imageio
 import numpy as np
 
+from gorila_jax.actor.scores import Game, Scores
 from gorila_jax.config import Config
 from gorila_jax.environments import is_atari, make_environment
-from gorila_jax.evaluation.evaluator import Game, Scores, default_epsilon
+from gorila_jax.evaluation.evaluator import default_epsilon
 from gorila_jax.evaluation.policy import Policy
 from gorila_jax.types import ConfigError, Environment, GorilaError, Parameters
 

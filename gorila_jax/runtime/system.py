@@ -16,7 +16,7 @@ from jax.flatten_util import ravel_pytree
 
 from gorila_jax.actor.actor import Actor, ActorPorts
 from gorila_jax.actor.policy import make_policy
-from gorila_jax.agents.recipe import ExplorationFn, Progress, Recipe
+from gorila_jax.agents.recipe import Elapsed, ExplorationFn, Recipe
 from gorila_jax.config import Config
 from gorila_jax.environments import make_environment
 from gorila_jax.learner.learner import Learner
@@ -279,8 +279,8 @@ def _epsilons(
     indices = range(actor * size, (actor + 1) * size)
 
     def epsilons(version: int) -> np.ndarray:
-        progress = Progress(coordinator.steps, max(0, version))
-        return np.array([epsilon(progress, index, total) for index in indices], np.float32)
+        elapsed = Elapsed(coordinator.steps, max(0, version))
+        return np.array([epsilon(elapsed, index, total) for index in indices], np.float32)
 
     return epsilons
 

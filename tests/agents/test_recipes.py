@@ -7,7 +7,7 @@ import re
 import pytest
 
 from gorila_jax.agents import RECIPES, find_recipe
-from gorila_jax.agents.recipe import Progress
+from gorila_jax.agents.recipe import Elapsed
 from gorila_jax.runtime.configure import make_config
 from gorila_jax.types import ConfigError
 
@@ -73,7 +73,7 @@ def exploration(agent: str):
 @pytest.mark.parametrize(("agent", "counts"), [("dqn", "steps"), ("gorila", "updates")])
 def test_epsilon_falls_over_the_agent_s_own_count_and_over_no_other(agent, counts):
     epsilon, full = exploration(agent), {"steps": 1000, "updates": 100}[counts]
-    still = Progress(0, 0)
+    still = Elapsed(0, 0)
     for share, value in ((0.0, 1.0), (0.25, 1 - 0.8 * 0.25), (0.5, 0.6), (1.0, 0.2), (7.0, 0.2)):
         assert epsilon(still._replace(**{counts: int(share * full)}), 0, 1) == pytest.approx(value)
     other = {"steps": "updates", "updates": "steps"}[counts]
@@ -83,7 +83,7 @@ def test_epsilon_falls_over_the_agent_s_own_count_and_over_no_other(agent, count
 @pytest.mark.parametrize("agent", ["dqn", "gorila"])
 def test_epsilon_is_the_same_in_every_environment(agent):
     epsilon = exploration(agent)
-    assert len({epsilon(Progress(500, 50), environment, 8) for environment in range(8)}) == 1
+    assert len({epsilon(Elapsed(500, 50), environment, 8) for environment in range(8)}) == 1
 
 
 def test_dqn_has_one_of_everything():

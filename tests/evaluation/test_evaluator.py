@@ -11,11 +11,11 @@ import jax
 import numpy as np
 import pytest
 
+from gorila_jax.actor.scores import Game
 from gorila_jax.config import Config
 from gorila_jax.environments import make_environment
 from gorila_jax.evaluation.evaluator import (
     Evaluation,
-    Game,
     default_epsilon,
     evaluate,
     play_games,
