@@ -135,7 +135,7 @@ def versions() -> dict[str, Any]:
         "gorila_jax": package,
         **_code_version(Path(__file__).resolve().parents[1]),
         "python": sys.version.split()[0],
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.machine()}",
         "cpu_count": os.cpu_count(),
         "devices": [f"{device.platform}:{device.id} {device.device_kind}" for device in jax.devices()],
         "libraries": libraries,
