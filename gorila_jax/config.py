@@ -308,6 +308,10 @@ def _validate_together(config: Config) -> None:
         raise ConfigError("replay.port needs replay.backend=reverb: the memory replay has no server")
     if replay.server_addresses and replay.checkpoint:
         raise ConfigError("replay.checkpoint saves this process's server: not with replay.server_addresses")
+    for address in replay.server_addresses:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit():
+            raise ConfigError(f"replay.server_addresses holds {address!r}, which is not host:port")
     if replay.server_addresses and not replay.run_id:
         raise ConfigError(
             "replay.server_addresses needs replay.run_id, the name that those servers were started with"

@@ -31,6 +31,8 @@ PRESET = flags.DEFINE_string(
     "preset", "", "paper, small or toy: the values to start from; chosen if not named"
 )
 
+MAIN_FLAGS = ("agent", "environment", "preset", *SHORT)
+
 _FIELDS = {path: leaf for path, leaf in fields().items() if "." in path}
 for _name, _path in SHORT.items():
     _define = flags.DEFINE_bool if _FIELDS[_path].type is bool else flags.DEFINE_string

@@ -1,8 +1,8 @@
 """Serves replay tables from a process of its own, on this machine or another.
 
-    python -m launchers.replay --environment=Catch-v0 --config.replay.run_id=mine --config.replay.port=7000
-    python -m launchers.train --environment=Catch-v0 --config.replay.run_id=mine \
-        --config.replay.server_addresses=localhost:7000
+    RUN="--environment=Catch-v0 --config.replay.run_id=mine"
+    python -m launchers.replay $RUN --config.replay.port=7000
+    python -m launchers.train $RUN --config.replay.server_addresses=localhost:7000
 
 Give both the same flags but for those of the server itself: the trainer refuses a server whose tables differ.
 SIGINT and SIGTERM end it with code 0: that is how it is meant to end.
@@ -13,13 +13,15 @@ from __future__ import annotations
 from absl import flags
 
 from gorila_jax.runtime.serve_replay import serve_replay
-from launchers.config_flags import config_from_flags
+from launchers.config_flags import MAIN_FLAGS, config_from_flags
 from launchers.program import run
 
 INDEX = flags.DEFINE_integer(
     "index", 0, "which of the servers this one is, in the order of their addresses", 0
 )
 NUM_SERVERS = flags.DEFINE_integer("num_servers", 1, "replay servers of the run", 1)
+for _name in MAIN_FLAGS:
+    flags.declare_key_flag(_name)
 
 
 def main() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from absl import flags
 
 from gorila_jax.runtime.train import dry_run, train
-from launchers.config_flags import config_from_flags
+from launchers.config_flags import MAIN_FLAGS, config_from_flags
 from launchers.program import run
 
 WORKDIR = flags.DEFINE_string(
@@ -14,6 +14,8 @@ WORKDIR = flags.DEFINE_string(
 DRY_RUN = flags.DEFINE_bool(
     "dry_run", False, "check everything, print the plan, the memory and the topology, and end"
 )
+for _name in MAIN_FLAGS:
+    flags.declare_key_flag(_name)  # --help shows them, --helpfull every setting
 
 
 def main() -> int:

@@ -8,6 +8,7 @@ from typing import Any
 from gorila_jax.agents import apply_preset, find_preset, find_recipe
 from gorila_jax.config import Config, fields, get, override, validate
 from gorila_jax.environments import is_atari, resolve_name
+from gorila_jax.types import ConfigError
 
 
 def make_config(
@@ -24,6 +25,12 @@ def make_config(
     Raises:
       ConfigError: for a name, a path or a value that is not possible, saying what is.
     """
+    for what, name in (("agent", agent), ("environment", environment)):
+        if not isinstance(name, str):
+            raise ConfigError(
+                f"the {what} is given by its name or as 'module:attribute', so that a workdir finds it, "
+                f"not as a {type(name).__name__}"
+            )
     recipe = find_recipe(agent)
     environment = resolve_name(environment)
     if not preset:

@@ -139,28 +139,31 @@ class Progress:
             self._log = Console(file=open(log, "a", encoding="utf-8"))
 
     def __enter__(self) -> Progress:
-        if self._console.is_terminal:
-            self._live = Live(
-                render({}, self._total_frames, self._title), console=self._console, auto_refresh=False
-            )
-            self._live.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._live is not None:
-            self._live.__exit__(kind, error, traceback)
-            self._live = None
+        self.stop()
         if self._log is not None:
             self._log.file.close()
             self._log = None
 
+    def stop(self) -> None:
+        """Leaves the last picture as it is: what comes now, from libraries too, is printed below it."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
     def update(self, row: Row, explanation: str = "") -> None:
         """Shows the newest row, and why its bottleneck is one (`Bottleneck.sentence`)."""
         line = format_line(row, self._total_frames, explanation)
-        if self._live is not None:
-            self._live.update(render(row, self._total_frames, self._title, explanation), refresh=True)
+        if self._console.is_terminal:
+            picture = render(row, self._total_frames, self._title, explanation)
+            if self._live is None:  # not before there is something to see: starting libraries print much
+                self._live = Live(picture, console=self._console, auto_refresh=False)
+                self._live.start()
+            self._live.update(picture, refresh=True)
         else:
             _print(self._console, line)
         if self._log is not None:
@@ -196,7 +199,7 @@ def render(row: Row, total_frames: int, title: str, explanation: str = "") -> Pa
         (("episodes", _count(row, "episodes")), ("updates", _count(row, "updates"))),
         (("return, last 100", _number(row, "episode_return_mean")), ("loss", _number(row, "loss"))),
         (
-            ("at exploration ε", _number(row, "episode_epsilon_mean")),
+            ("at exploration ε", _epsilon(row)),
             ("staleness (updates)", _number(row, "staleness_mean")),
         ),
         (
@@ -252,4 +255,12 @@ def _done(row: Row, total_frames: int) -> str:
 
 def _return(row: Row) -> str:
     mean = _number(row, "episode_return_mean")
-    return mean if mean == DASH else f"{mean} (last 100 episodes, ε {_number(row, 'episode_epsilon_mean')})"
+    if mean == DASH:
+        return mean if _epsilon(row) == DASH else f"{mean} (no game has ended, ε {_epsilon(row)})"
+    return f"{mean} (last 100 episodes, ε {_epsilon(row)})"
+
+
+def _epsilon(row: Row) -> str:
+    """That of the episodes in the mean, or the present one before there are any."""
+    of_episodes = _number(row, "episode_epsilon_mean")
+    return of_episodes if of_episodes != DASH else _number(row, "epsilon")

@@ -30,13 +30,20 @@ from gorila_jax.runtime import configure, topology
 from gorila_jax.runtime.coordinator import Coordinator
 from gorila_jax.runtime.devices import claim_devices
 from gorila_jax.runtime.lockstep import run_lockstep
-from gorila_jax.runtime.metrics import EpisodeStatistics, MetricsWriter
+from gorila_jax.runtime.metrics import METRICS, EpisodeStatistics, MetricsWriter
 from gorila_jax.runtime.monitor import REPLAY_DIRECTORY, Monitor
 from gorila_jax.runtime.progress import Progress
 from gorila_jax.runtime.system import System, build_system, checksum, choose_backend, table_spec
 from gorila_jax.runtime.threads import run_threads
-from gorila_jax.runtime.workdir import Workdir, check_workdir, open_workdir
-from gorila_jax.types import ConfigError, EnvironmentSpec, Parameters, ReplayError, RunError
+from gorila_jax.runtime.workdir import LOG, Workdir, check_workdir, open_workdir
+from gorila_jax.types import (
+    ConfigError,
+    EnvironmentSpec,
+    GorilaError,
+    Parameters,
+    ReplayError,
+    RunError,
+)
 
 MAY_CHANGE = (
     "run.total_frames", "run.log_period_seconds", "run.platform", "run.host_devices", "checkpoint.*",
@@ -81,6 +88,11 @@ def make_plan(config: Config) -> Plan:
     placed = topology.make_topology(config, devices)
     shapes = jax.eval_shape(recipe.network(config, spec).init, jax.random.PRNGKey(0))
     num_parameters = sum(leaf.size for leaf in jax.tree_util.tree_leaves(shapes))
+    if config.parameter_server.num_shards > num_parameters:
+        raise ConfigError(
+            f"parameter_server.num_shards is {config.parameter_server.num_shards}, but the network has only "
+            f"{num_parameters:,} parameters to share among them"
+        )
     table = table_spec(config, recipe, spec)
     backend = choose_backend(config)
     replay_bytes = estimate_bytes(
@@ -143,13 +155,18 @@ def train(config: Config, workdir: str | os.PathLike[str] | None = None) -> Trai
         initial_parameters = load_initial_parameters(config.run.init_from, plan.parameter_shapes)
     with open_workdir(workdir, to_json_dict(config), may_change=MAY_CHANGE) as opened:
         title = f"{config.agent} on {config.environment}"
-        with Progress(config.run.total_frames, title, log=opened.path / "log.txt") as progress:
-            for line in plan.lines:
-                progress.note(line)
-            for path, (old, new) in opened.changed.items():
-                progress.note(f"changed since the last start: {path} = {new} (was {old})")
-            check_environment(config, progress)
-            return _train(config, plan, opened, progress, initial_parameters)
+        try:
+            with Progress(config.run.total_frames, title, log=opened.path / LOG) as progress:
+                for line in plan.lines:
+                    progress.note(line)
+                for path, (old, new) in opened.changed.items():
+                    progress.note(f"changed since the last start: {path} = {new} (was {old})")
+                check_environment(config, progress)
+                return _train(config, plan, opened, progress, initial_parameters)
+        except GorilaError:
+            if not opened.resumed and not (opened.path / METRICS).exists():
+                opened.discard()  # nothing has run: the corrected command may use the directory
+            raise
 
 
 def check_environment(config: Config, progress: Progress) -> None:
@@ -177,6 +194,8 @@ def _train(
     generation = int(state["counters"]["generation"]) + 1 if state else 0
     replay_directory = _saved_replay(config, workdir, saved)
     progress.note(_start_message(config, workdir, state, replay_directory))
+    if initial_parameters is not None:
+        progress.note(f"parameters taken from {config.run.init_from}; exploration starts anew")
     with _signals(coordinator), contextlib.ExitStack() as stack:
         system = build_system(
             config,
@@ -211,7 +230,9 @@ def _train(
                 learner.finish()
         except Exception as error:
             progress.note("".join(traceback.format_exception(error)))
-            raise RunError(f"the run failed: {error}; its last checkpoint stands") from error
+            found = checkpoints.list_checkpoints(workdir.checkpoints)
+            left = f"its checkpoint of {found[-1]:,} frames stands" if found else "there is no checkpoint yet"
+            raise RunError(f"the run failed with {type(error).__name__}: {error}; {left}") from error
         if stuck:
             progress.note(f"did not stop in time and were left behind: {', '.join(stuck)}")
         return _finish(system, coordinator, monitor, progress, workdir)
@@ -276,6 +297,7 @@ def _finish(
     progress.note(f"accepted gradients by age in updates ({len(ages) - 1}: or more): {', '.join(shown)}")
     progress.note(f"updates: {counts['updates']}")
     progress.note(f"parameters checksum: {digest}")
+    progress.stop()
     return TrainResult(
         exit_code=EXIT_CODES[coordinator.reason],
         workdir=str(workdir.path),

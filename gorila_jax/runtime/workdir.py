@@ -5,6 +5,7 @@
     checkpoints/    see `gorila_jax.checkpoints`
     metrics.csv     see `gorila_jax.runtime.metrics`
     tensorboard/    the same as events for TensorBoard
+    log.txt         everything that the display and the terminal showed, line by line
     .lock           held by the process that trains here
 
 Nothing in it is overwritten by a run that does not continue it.
@@ -30,6 +31,7 @@ from gorila_jax.evaluation.saved_run import CHECKPOINTS, CONFIG, load_experiment
 from gorila_jax.types import ConfigError, GorilaError
 
 VERSIONS = "versions.json"
+LOG = "log.txt"
 LOCK = ".lock"
 _TEMPORARY = ".tmp"
 
@@ -49,6 +51,11 @@ class Workdir:
         self.changed = changed  # fields that were allowed to differ and do: (old, new)
         self.checkpoints = str(path / CHECKPOINTS)
         self._lock: int | None = lock
+
+    def discard(self) -> None:
+        """Takes back a workdir that was made by this opening and in which nothing has run."""
+        for name in (CONFIG, VERSIONS, LOG):
+            (self.path / name).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Releases the lock; harmless when repeated."""

@@ -103,6 +103,8 @@ REFUSALS = [
     (["--config.replay.server_addresses=a:1"], "replay.run_id"),
     (["--config.parameter_server.optimizer=lamb", "--num_shards=2"], "lamb"),
     (["--lockstep", "--replay_backend=reverb"], "memory"),
+    (["--num_shards=100000"], "7,619 parameters"),
+    (["--config.replay.server_addresses=a", "--config.replay.run_id=r"], "host:port"),
     (["stray"], "stray"),
 ]
 

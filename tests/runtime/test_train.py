@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 from gorila_jax import checkpoints
+from gorila_jax.config import override
 from gorila_jax.rl.exploration import linear_schedule
 from gorila_jax.runtime import train as train_module
+from gorila_jax.runtime.configure import make_config
 from gorila_jax.runtime.metrics import read_metrics
 from gorila_jax.runtime.train import train
-from gorila_jax.types import ConfigError
+from gorila_jax.types import ConfigError, ReplayError
 from tests.doubles import CounterEnv, episode
 from tests.runtime.systems import config_of
 
@@ -101,3 +103,17 @@ def test_a_pool_that_resets_in_another_way_is_refused_at_the_start(tmp_path, mon
     with pytest.raises(ConfigError, match="reset"):
         train(config_of(), tmp_path)
     assert checkpoints.list_checkpoints(tmp_path / "checkpoints") == []
+
+
+def test_a_run_that_never_started_leaves_the_directory_to_the_corrected_command(tmp_path, monkeypatch):
+    def refuse(*arguments, **more):
+        raise ReplayError("no replay server answers")
+
+    settings = {"replay.backend": "memory", "run.total_frames": 100}
+    config = make_config("gorila", "Catch-v0", overrides=settings)
+    with monkeypatch.context() as broken:
+        broken.setattr(train_module, "build_system", refuse)
+        with pytest.raises(ReplayError):
+            train(config, tmp_path / "w")
+    corrected = override(config, {"learner.batch_size": 8})
+    assert train(corrected, tmp_path / "w").exit_code == 0
