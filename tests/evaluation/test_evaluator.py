@@ -172,9 +172,9 @@ class TestCatch:
     def test_before_saving_and_after_loading(self, tmp_path: Path) -> None:
         config = toy_config()
         parameters = initial_parameters(config)
-        before = evaluate(config, parameters, episodes=40, seed=5)
+        before = evaluate(config, parameters, episodes=40, epsilon=0.5, seed=5)
         run = load_run(save_run(tmp_path, config, parameters))
-        assert evaluate(run.config, run.parameters, episodes=40, seed=5).games == before.games
+        assert evaluate(run.config, run.parameters, episodes=40, epsilon=0.5, seed=5).games == before.games
         assert before.standard_deviation > 0  # wins and losses: the scores could have differed
         other = evaluate(config, initial_parameters(config, seed=1), episodes=40, seed=5)
         assert _scores(list(other.games)) != _scores(list(before.games))
