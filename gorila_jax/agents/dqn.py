@@ -102,7 +102,7 @@ SMALL: Preset = {
     "env.num_environments": Setting(16, OURS),
     "network.filters": Setting((16, 32), OURS),
     "network.hidden_units": Setting((256,), OURS),
-    "replay.capacity_transitions": Setting(200_000, OURS + ": 1.5 GB"),
+    "replay.capacity_transitions": Setting(200_000, OURS),
     "replay.learning_starts_transitions": Setting(1_000, OURS),
     "replay.samples_per_insert": Setting(4.0, OURS),
     "learner.batch_size": Setting(32, NATURE),

@@ -50,9 +50,6 @@ class Coordinator:
         with self._changed:
             return self._changed.wait_for(self.stopped, timeout_s)
 
-    def state(self) -> dict[str, int]:
-        return {"steps": self.steps}
-
     def restore(self, state: Mapping[str, int]) -> None:
         with self._changed:
             self._steps = int(state["steps"])

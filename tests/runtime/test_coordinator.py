@@ -50,7 +50,7 @@ def test_a_resumed_run_counts_on_and_may_have_no_budget_left():
     first = Coordinator(100)
     first.count_steps(60)
     second = Coordinator(60)
-    second.restore(first.state())
+    second.restore({"steps": first.steps})
     assert second.steps == 60
     assert not second.stopped()
     second.count_steps(0)
