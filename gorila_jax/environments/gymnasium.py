@@ -178,12 +178,12 @@ class EnvironmentMaker:
     name: str  # module:factory
     max_steps_per_episode: int  # 0: the environment's own
     renderable: bool
-    own_process: bool = False
+    parent: int = dataclasses.field(default_factory=os.getpid)
 
     def __call__(self) -> gymnasium.Env:
-        if self.own_process:
-            # Ctrl-C reaches every process of a terminal. Here it would end the run as a fault of ours,
-            # instead of cleanly by the process that trains.
+        if os.getpid() != self.parent:
+            # Ctrl-C reaches every process of a terminal. In a worker it would end the run as a fault of ours,
+            # instead of cleanly by the process that trains (which calls this too, to learn the spaces).
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         factory = load_factory(self.name)
         arguments = {"render_mode": "rgb_array"} if self.renderable and _takes_render_mode(factory) else {}
@@ -230,11 +230,10 @@ def make_gymnasium_environment(
 ) -> GymnasiumEnvironment:
     """Makes `num_environments` environments of the user's; see `make_environment`."""
     _refuse_pool_options(name, config)
-    processes = config.gymnasium_workers == "processes"
-    makers = [EnvironmentMaker(name, config.max_steps_per_episode, renderable, processes)] * num_environments
+    makers = [EnvironmentMaker(name, config.max_steps_per_episode, renderable)] * num_environments
     spec = gymnasium_environment_spec(name, config)
     vector: VectorEnv
-    if processes:
+    if config.gymnasium_workers == "processes":
         # spawn: forking a process in which JAX runs freezes the child
         vector = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.NEXT_STEP)
     else:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import Any
 
@@ -80,6 +81,20 @@ def test_processes_are_spawned_and_not_forked():
     kinds = {type(process).__name__ for process in environment._vector.processes}
     environment.close()
     assert kinds == {"SpawnProcess"}  # a fork of a process in which JAX runs may freeze
+
+
+def test_the_workers_ignore_ctrl_c_and_their_parent_does_not():
+    before = signal.getsignal(signal.SIGINT)
+    environment = make(WALK, gymnasium_workers="processes")
+    try:
+        assert before is not signal.SIG_IGN
+        assert signal.getsignal(signal.SIGINT) is before
+        environment.reset()
+        for process in environment._vector.processes:
+            os.kill(process.pid, signal.SIGINT)
+        environment.step(np.zeros(environment.num_environments, np.int32))
+    finally:
+        environment.close()
 
 
 def test_seeds():
