@@ -28,7 +28,7 @@ class EnvironmentConfig:
     """The environments of one actor. The fields from `frame_skip` on are Atari's and refused elsewhere."""
 
     num_environments: int = setting(16, "environments per actor, stepped together", 1)
-    num_threads: int = setting(0, "threads of each actor's environment pool; 0: one per core", 0)
+    num_threads: int = setting(0, "threads of each actor's environment pool; 0: measured at the start", 0)
     discount: float = setting(0.99, "gamma, per step", 0, 1)
     frame_stack: int = setting(4, "observations the network sees at once; the learner rebuilds the stack", 1)
     max_steps_per_episode: int = setting(0, "not Atari: time limit in steps; 0: the environment's own", 0)
@@ -52,6 +52,7 @@ class NetworkConfig:
         (32, 64, 64), "of nature's convolutions 8x8/4, 4x4/2, 3x3/1; two or three", 1
     )
     hidden_units: tuple[int, ...] = setting((512,), "dense layers between torso and head", 1)
+    dueling: bool = setting(False, "two heads, for the state's value and the actions' advantages")
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class ActorConfig:
     epsilon_final: float = setting(0.1, "epsilon after the decay", 0, 1)
     epsilon_decay_steps: int = setting(250_000, "dqn: environment steps over which epsilon falls", 1)
     epsilon_decay_updates: int = setting(1_000_000, "gorila: updates over which epsilon falls", 1)
+    epsilon_base: float = setting(0.4, "apex: the largest epsilon of the ladder over all environments", 0, 1)
+    epsilon_alpha: float = setting(7.0, "apex: the smallest is base ** (1 + this)", 0)
 
 
 @dataclass(frozen=True)
@@ -70,21 +73,38 @@ class ReplayConfig:
         "auto", "reverb, memory (in-process), or auto: memory in lockstep or without reverb"
     )
     layout: str = setting(
-        "global", "global (one table for all) or local (one per bundle of actors and learner)"
+        "global", "global (one replay for all) or local (one per bundle of actors and learner)"
     )
-    capacity_transitions: int = setting(1_000_000, "transitions kept per table, the oldest go first", 1)
-    learning_starts_transitions: int = setting(50_000, "transitions in a table before it is first sampled", 1)
+    num_servers: int = setting(
+        1, "servers that share a global replay equally, or that local ones are dealt to", 1
+    )
+    capacity_transitions: int = setting(
+        1_000_000, "transitions that a global replay keeps, or each local one; the oldest go first", 1
+    )
+    learning_starts_transitions: int = setting(
+        50_000,
+        "transitions in the replay before it is first sampled; of several servers each waits for its share, "
+        "rounded up",
+        1,
+    )
     samples_per_insert: float = setting(8.0, "transitions trained on per transition inserted; 0: not held", 0)
     error_buffer_samples: int = setting(
-        0, "how far samples may stray from that ratio; 0: the least that is safe", 0
+        0, "how far samples may stray from that ratio, over all its servers; 0: the least that is safe", 0
     )
     priority_exponent: float = setting(0.0, "alpha of proportional sampling; 0: uniform", 0, 1)
     server_addresses: tuple[str, ...] = setting(
-        (), "host:port of running replay servers; none: one in this process"
+        (), "host:port of running replay servers, in order; none: num_servers of them in this process"
     )
     run_id: str = setting("", "name that servers at given addresses were started with")
-    port: int = setting(0, "of the replay server in this process; 0: any free one", 0, 65535)
+    port: int = setting(
+        0, "of the first replay server in this process, the next ones follow; 0: any free ones", 0, 65535
+    )
     checkpoint: bool = setting(False, "save the replay's contents with every checkpoint")
+
+    @property
+    def server_count(self) -> int:
+        """Servers of the run: as many as addresses are given, else `num_servers`."""
+        return len(self.server_addresses) or self.num_servers
 
 
 @dataclass(frozen=True)
@@ -92,6 +112,10 @@ class LearnerConfig:
     num_learners: int = setting(1, "learners that push gradients independently", 1)
     batch_size: int = setting(32, "transitions per update, over all devices of a learner", 1)
     n_steps: int = setting(1, "steps of reward before the bootstrap", 1)
+    double_q: bool = setting(False, "the online network chooses the action that the target network values")
+    importance_exponent: float = setting(
+        0.0, "beta: how far weights undo proportional sampling; 0: not at all", 0, 1
+    )
     max_abs_reward: float = setting(1.0, "rewards are clipped to this in the loss; 0: not clipped", 0)
     max_abs_td_error: float = setting(1.0, "where the squared loss turns linear (Huber); 0: nowhere", 0)
     max_gradient_norm: float = setting(0.0, "clip of the gradient's global norm; 0: not clipped", 0)
@@ -128,6 +152,7 @@ class RunConfig:
     lockstep: bool = setting(False, "one thread, fixed order, in-process replay: same seed, same bits")
     host_devices: int = setting(0, "virtual CPU devices; 0: the devices there are", 0)
     platform: str = setting("", "cpu, gpu or tpu: refuse any other; empty: what jax finds")
+    xla_threads: int = setting(0, "threads that jax computes with on the CPU; 0: one per core", 0)
     init_from: str = setting("", "workdir of another run whose newest parameters this one starts from")
     log_period_seconds: float = setting(5.0, "seconds between two rows of metrics", 0)
 
@@ -136,7 +161,7 @@ class RunConfig:
 class Config:
     """One run. `agent` and `environment` are names, or `module:attribute` for your own."""
 
-    agent: str = setting("gorila", "dqn, gorila, or module:recipe")
+    agent: str = setting("gorila", "dqn, gorila, apex, or module:recipe")
     environment: str = setting("Pong-v5", "an EnvPool name, or module:factory of a Gymnasium environment")
     preset: str = setting("", "the agent's preset that the other values started from")
     env: EnvironmentConfig = field(default_factory=EnvironmentConfig)
@@ -298,6 +323,7 @@ def _validate_together(config: Config) -> None:
             f"replay.layout=local gives every learner its own actors: actor.num_actors = {actor.num_actors} "
             f"must be a multiple of learner.num_learners = {learner.num_learners}"
         )
+    _validate_servers(config)
     if config.run.lockstep and replay.backend == "reverb":
         raise ConfigError("run.lockstep needs the seeded in-process replay: replay.backend=memory (or auto)")
     if config.replay.backend == "memory" and replay.server_addresses:
@@ -318,6 +344,32 @@ def _validate_together(config: Config) -> None:
         )
     if config.run.lockstep and replay.server_addresses:
         raise ConfigError("run.lockstep uses the in-process replay: leave replay.server_addresses empty")
+
+
+def _validate_servers(config: Config) -> None:
+    replay, servers = config.replay, config.replay.server_count
+    if replay.num_servers not in (1, servers):
+        raise ConfigError(
+            f"replay.num_servers is {replay.num_servers}, but replay.server_addresses names {servers}"
+        )
+    if replay.layout == "local" and servers > config.learner.num_learners:
+        raise ConfigError(
+            f"replay.layout=local has one table per learner: learner.num_learners = "
+            f"{config.learner.num_learners} are too few for {servers} replay servers"
+        )
+    if not replay.server_addresses and replay.port + servers - 1 > 65535:
+        raise ConfigError(
+            f"replay.port is {replay.port}: {servers} servers need as many ports from there to 65535"
+        )
+    if replay.layout == "global":
+        for path in ("actor.num_actors", "learner.batch_size", "replay.capacity_transitions"):
+            value = get(config, path)
+            below = value // servers * servers
+            if below != value:
+                sizes = " or ".join(str(size) for size in (below, below + servers) if size)
+                raise ConfigError(
+                    f"{path} is {value}, but {servers} replay servers need equal shares of it: use {sizes}"
+                )
 
 
 def to_json_dict(config: Config) -> dict[str, Any]:

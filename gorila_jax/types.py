@@ -68,7 +68,11 @@ class EnvironmentStep(NamedTuple):
 
 
 class Environment(Protocol):
-    """A batch of E environments that reset themselves in the step *after* an end."""
+    """A batch of E environments that reset themselves in the step *after* an end.
+
+    A step has two halves, so that whoever takes it can do other work while the environments run. Nothing
+    but `recv` and `close` may be called between them.
+    """
 
     spec: EnvironmentSpec
     num_environments: int
@@ -76,10 +80,20 @@ class Environment(Protocol):
     def reset(self) -> EnvironmentStep:
         """Starts every environment anew; `first` is true everywhere."""
 
-    def step(self, actions: np.ndarray) -> EnvironmentStep:
-        """Takes `actions` [E] int32. After an end the next call ignores that environment's action."""
+    def send(self, actions: np.ndarray) -> None:
+        """Starts a step with `actions` [E] int32, and returns at once where the environments run on threads
+        or processes of their own. After an end the next step ignores that environment's action."""
 
-    def close(self) -> None: ...
+    def recv(self) -> EnvironmentStep:
+        """Waits for the step that `send` started."""
+
+    def step(self, actions: np.ndarray) -> EnvironmentStep:
+        """Both halves of a step at once."""
+        self.send(actions)
+        return self.recv()
+
+    def close(self) -> None:
+        """Frees what the environments hold, with a step under way too. May be called again."""
 
 
 class Episode(NamedTuple):
@@ -110,9 +124,9 @@ class Step(NamedTuple):
 class SampleInfo(NamedTuple):
     """What replay says about the items of a batch."""
 
-    keys: np.ndarray  # [B] uint64, identify an item for a priority update
-    probabilities: np.ndarray  # [B] float64, of having been drawn: priority ** alpha / sum
-    table_sizes: np.ndarray  # [B] int64, items in the table when it was drawn
+    keys: np.ndarray  # [B], identify an item for a priority update; their dtype is replay's own business
+    probabilities: np.ndarray  # [B] float64, of having been drawn: priority ** alpha / sum, over all tables
+    table_sizes: np.ndarray  # [B] int64, items in all tables of the sampler when it was drawn
 
 
 class Batch(NamedTuple):
@@ -158,6 +172,7 @@ class TableStatus(NamedTuple):
 
     size_items: int
     capacity_items: int
+    min_items: int  # before the first sample
     inserted_items: int
     sampled_items: int  # by the replay's own count: prefetch included
     can_insert: bool
@@ -165,7 +180,7 @@ class TableStatus(NamedTuple):
 
 
 class Replay(Protocol):
-    """All tables of a run. `table` is 0 for a global replay, the bundle's number for local ones."""
+    """All tables of a run: one per server for a global replay, one per bundle for local ones."""
 
     num_tables: int
 

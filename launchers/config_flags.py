@@ -16,6 +16,7 @@ SHORT = {
     "num_shards": "parameter_server.num_shards",
     "replay": "replay.layout",
     "replay_backend": "replay.backend",
+    "num_replay_servers": "replay.num_servers",
     "lockstep": "run.lockstep",
     "host_devices": "run.host_devices",
     "platform": "run.platform",
@@ -23,7 +24,7 @@ SHORT = {
 }
 """Flags with a name of their own, and the setting that each one is."""
 
-AGENT = flags.DEFINE_string("agent", "gorila", "dqn, gorila, or your_module:recipe")
+AGENT = flags.DEFINE_string("agent", "gorila", "dqn, gorila, apex, or your_module:recipe")
 ENVIRONMENT = flags.DEFINE_string(
     "environment", "Pong-v5", "an EnvPool name (pong, Pong-v5, Catch-v0, CartPole-v1), or your_module:factory"
 )

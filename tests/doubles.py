@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gorila_jax.environments.ends import end_discounts, label_ends
-from gorila_jax.types import End, EnvironmentSpec, EnvironmentStep, ReplayError, Step
+from gorila_jax.environments.order import CallOrder
+from gorila_jax.types import End, Environment, EnvironmentSpec, EnvironmentStep, ReplayError, Step
 
 
 class Episode(NamedTuple):
@@ -28,7 +29,7 @@ def episode(length_steps: int, end: End = End.GAME_OVER, reward: float = 1.0) ->
     return Episode((reward,) * length_steps, (end,))
 
 
-class CounterEnv:
+class CounterEnv(Environment):
     """A batch of environments whose observation is the number of the step and whose rest is a script.
 
     Each environment counts the observations it has given since it was made, from 0 on and through all
@@ -45,10 +46,10 @@ class CounterEnv:
         reset_reward: the (meaningless) reward of first steps; set a big one to catch code that uses it.
         same_step_reset: a faulty environment: it gives the next episode's first observation together with
             the end, takes the next action for real, and never raises `first` but in `reset`.
-        empty_at: the number (from 0) of the `step` call that returns a batch of no environments.
+        empty_at: the number (from 0) of the step that returns a batch of no environments.
 
     Attributes:
-        actions: every action received, one [E] int64 array per `step`, ignored ones included.
+        actions: every action received, one [E] int64 array per step, ignored ones included.
         steps: every `EnvironmentStep` given, that of `reset` first.
         closed: whether `close` was called.
     """
@@ -79,7 +80,7 @@ class CounterEnv:
         )
         self.actions: list[np.ndarray] = []
         self.steps: list[EnvironmentStep] = []
-        self.closed = False
+        self._order = CallOrder("Counter")
         self._scripts = scripts
         self._gamma = discount
         self._reset_reward = reset_reward
@@ -93,6 +94,7 @@ class CounterEnv:
 
     def reset(self) -> EnvironmentStep:
         """Starts the next episode everywhere (the first time: the first); `first` is true everywhere."""
+        self._order.reset()
         if self._started:
             self._counters += 1
             self._episodes += self._positions > 0
@@ -102,17 +104,19 @@ class CounterEnv:
         rewards = np.full(self.num_environments, self._reset_reward)
         return self._emit(rewards, [()] * len(rewards), np.ones(len(rewards), bool))
 
-    def step(self, actions: np.ndarray) -> EnvironmentStep:
-        """Takes `actions` [E] of any integer type, keeps a copy of them, and plays one step of the script."""
+    def send(self, actions: np.ndarray) -> None:
+        """Takes `actions` [E] of any integer type and keeps a copy of them."""
         actions = np.array(actions)
         if actions.shape != (self.num_environments,) or not np.issubdtype(actions.dtype, np.integer):
             raise ValueError(f"actions {actions.dtype}{actions.shape}, not {self.num_environments} integers")
-        if not self._started:
-            raise RuntimeError("step before reset")
         if np.any((actions < 0) | (actions >= self.spec.num_actions)):
             raise ValueError(f"action outside 0..{self.spec.num_actions - 1}: {actions}")
-        number = len(self.actions)
+        self._order.send()
         self.actions.append(actions.astype(np.int64))
+
+    def recv(self) -> EnvironmentStep:
+        """Plays one step of the script."""
+        self._order.recv()
         self._counters += 1
         first = self._ended.copy()
         rewards = np.full(self.num_environments, self._reset_reward)
@@ -131,12 +135,16 @@ class CounterEnv:
                     self._counters[e] += 1  # the last observation of the episode is never shown
         step = self._emit(rewards, ends, first)
         self._ended = (step.end != End.NONE) & (not self._same_step_reset)
-        if number == self._empty_at:
+        if len(self.actions) - 1 == self._empty_at:
             return EnvironmentStep(*(field[:0] for field in step))
         return step
 
+    @property
+    def closed(self) -> bool:
+        return self._order.closed
+
     def close(self) -> None:
-        self.closed = True
+        self._order.close()
 
     def _emit(self, rewards: np.ndarray, ends: Sequence[Sequence[End]], first: np.ndarray) -> EnvironmentStep:
         flags = {kind: np.array([kind in of_one for of_one in ends]) for kind in End}

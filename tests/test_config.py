@@ -62,10 +62,35 @@ def test_a_wrong_override_is_refused_with_what_is_possible(path, value, says):
         ({"replay.capacity_transitions": 10}, "learning would never start"),
         ({"replay.layout": "local", "actor.num_actors": 3, "learner.num_learners": 2}, "multiple"),
         ({"run.lockstep": True, "replay.backend": "reverb"}, "memory"),
+        ({"replay.num_servers": 2, "actor.num_actors": 3}, "actor.num_actors is 3, .* use 2 or 4"),
+        ({"replay.num_servers": 2}, "actor.num_actors is 1, .* use 2$"),
+        (
+            {"replay.num_servers": 3, "actor.num_actors": 3},
+            "learner.batch_size is 32, but 3 replay servers .* use 30 or 33",
+        ),
+        (
+            {"replay.num_servers": 3, "actor.num_actors": 3, "learner.batch_size": 33},
+            "replay.capacity_transitions is 1000000, .* use 999999 or 1000002",
+        ),
+        ({"replay.layout": "local", "replay.num_servers": 2}, "too few for 2 replay servers"),
+        (
+            {"replay.num_servers": 3, "replay.server_addresses": "a:1,b:2", "replay.run_id": "r"},
+            "replay.num_servers is 3, but replay.server_addresses names 2",
+        ),
+        ({"replay.server_addresses": "a:1,b:2", "replay.run_id": "r"}, "actor.num_actors is 1"),
+        ({"replay.num_servers": 2, "actor.num_actors": 2, "replay.port": 65535}, "need as many ports"),
     ],
 )
 def test_values_that_cannot_work_are_refused_by_name(values, says):
     with pytest.raises(ConfigError, match=says):
+        validate(override(Config(), values))
+
+
+def test_servers_are_counted_by_their_addresses_where_these_are_given():
+    two = {"actor.num_actors": 2, "replay.server_addresses": "a:1,b:2", "replay.run_id": "r"}
+    for values, servers in [({}, 1), ({"replay.num_servers": 2}, 2), (two, 2)]:
+        assert override(Config(), values).replay.server_count == servers
+    for values in (two, two | {"replay.num_servers": 2}):
         validate(override(Config(), values))
 
 
@@ -81,8 +106,6 @@ def test_the_defaults_are_valid_and_every_field_says_what_it_means():
 
 
 def test_every_field_is_read_somewhere():
-    source = "\n".join(
-        path.read_text() for path in PACKAGE.rglob("*.py") if path != PACKAGE / "config.py"
-    )
+    source = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py") if path != PACKAGE / "config.py")
     unread = [path for path in configs.fields() if not re.search(rf"\.{path.split('.')[-1]}\b", source)]
     assert not unread

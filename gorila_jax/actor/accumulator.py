@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from gorila_jax.rl.priorities import priorities, recent_td_errors
 from gorila_jax.types import EnvironmentStep, ReplayWriter, Step
 
 NO_ACTION = np.int32(0)
@@ -21,8 +22,17 @@ NO_DISCOUNT = np.float32(1)
 class Accumulator(Protocol):
     """Feeds a writer; one per actor."""
 
-    def observe(self, actions: np.ndarray, step: EnvironmentStep) -> None:
-        """Takes in what the environments said after `actions` [E] int32."""
+    def observe(
+        self, actions: np.ndarray, q_taken: np.ndarray, step: EnvironmentStep, value: np.ndarray
+    ) -> None:
+        """Takes in one step of all environments.
+
+        Args:
+          actions: [E] int32.
+          q_taken: [E] float32, what the actor's Q values said of them.
+          step: what the environments answered.
+          value: [E] float32, the largest Q of the observations in `step`.
+        """
 
 
 class TransitionAccumulator:
@@ -31,21 +41,48 @@ class TransitionAccumulator:
     At an episode's start its first observation is repeated to fill the stack. At its end the windows
     that would reach beyond it are padded with rows that are not `valid`; they repeat the last
     observation, which is never bootstrapped from.
+
+    An item enters with the absolute TD error of the actor's own Q values as its priority, at no cost but
+    arithmetic (Ape-X, Horgan et al. 2018, section 3). Uniform tables ignore it.
     """
 
-    def __init__(self, writer: ReplayWriter, num_environments: int, frame_stack: int, n_steps: int):
+    def __init__(
+        self,
+        writer: ReplayWriter,
+        num_environments: int,
+        frame_stack: int,
+        n_steps: int,
+        max_abs_reward: float = 0.0,
+    ):
+        """`max_abs_reward` as in `LearnerConfig`: rewards count in a priority as they do in the loss."""
         self._writer = writer
         self._frame_stack = frame_stack
         self._n_steps = n_steps
+        self._max_abs_reward = max_abs_reward or np.inf
         self._real_steps = [0] * num_environments  # of the running episode
+        # [n, E] of the last n steps, the newest in the last row
+        self._rewards = np.zeros((n_steps, num_environments), np.float32)
+        self._discounts = np.zeros_like(self._rewards)
+        self._q_taken = np.zeros_like(self._rewards)
 
-    def observe(self, actions: np.ndarray, step: EnvironmentStep) -> None:
+    def observe(
+        self, actions: np.ndarray, q_taken: np.ndarray, step: EnvironmentStep, value: np.ndarray
+    ) -> None:
+        for recent, new in (
+            (self._rewards, np.clip(step.reward, -self._max_abs_reward, self._max_abs_reward)),
+            (self._discounts, step.discount),
+            (self._q_taken, q_taken),
+        ):
+            recent[:-1] = recent[1:]
+            recent[-1] = new
+        errors = recent_td_errors(self._rewards, self._discounts, self._q_taken, value)
+        fresh = priorities(errors)  # [n, E], by number of steps
         for e in range(len(self._real_steps)):
             if step.first[e]:
                 self._begin(e, step.observation[e])
             else:
                 row = Step(step.observation[e], actions[e], step.reward[e], step.discount[e], np.True_)
-                self._extend(e, row, ended=bool(step.end[e]))
+                self._extend(e, row, fresh[:, e], ended=bool(step.end[e]))
 
     def _begin(self, e: int, observation: np.ndarray) -> None:
         self._writer.end_episode(e)
@@ -53,16 +90,17 @@ class TransitionAccumulator:
         for _ in range(self._frame_stack):
             self._writer.append(e, _padding(observation))
 
-    def _extend(self, e: int, row: Step, ended: bool) -> None:
+    def _extend(self, e: int, row: Step, fresh: np.ndarray, ended: bool) -> None:
+        """`fresh` [n]: priorities of the transitions over the last 1, 2, ... n steps."""
         self._writer.append(e, row)
         self._real_steps[e] += 1
         if self._real_steps[e] >= self._n_steps:
-            self._writer.insert(e, priority=1.0)
+            self._writer.insert(e, float(fresh[-1]))
         if ended:
             for padded in range(1, self._n_steps):
                 self._writer.append(e, _padding(row.observation))
                 if self._real_steps[e] + padded >= self._n_steps:
-                    self._writer.insert(e, priority=1.0)
+                    self._writer.insert(e, float(fresh[-1 - padded]))
             self._writer.end_episode(e)
 
 

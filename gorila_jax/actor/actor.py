@@ -28,6 +28,9 @@ class ActorPorts(NamedTuple):
 class Actor:
     """`step()` is one action in each of its environments.
 
+    What a step brought goes to replay while the environments are busy with the next one: only then is the
+    value of its observations known, which the first priorities are made of.
+
     Parameters are pulled before the first action and then every `parameter_period_steps` steps. A pull
     waits for the update under way, if there is one, and never for a newer version.
     """
@@ -60,6 +63,8 @@ class Actor:
         self._parameters: Parameters = None
         self._stack = FrameStack(size, frame_stack, spec.observation_shape, spec.observation_dtype)
         self._stacks: np.ndarray | None = None  # [E, S, ...]; None before the first reset
+        # What is not in replay yet: actions [E], Q values of them [E] and the answer of the environments.
+        self._news: tuple[np.ndarray, np.ndarray, EnvironmentStep]
         self._scores, self._clipped_scores = Scores(size), Scores(size)
 
     def step(self, timeout_s: float) -> bool:
@@ -68,15 +73,19 @@ class Actor:
             return False
         if self._stacks is None:
             size = self._environment.num_environments
-            self._stacks = self._take(np.zeros(size, np.int32), self._environment.reset())
+            nothing = np.zeros(size, np.int32), np.zeros(size, np.float32)
+            self._stacks = self._take(*nothing, self._environment.reset())
         if self.steps % self._parameter_period_steps == 0:
             self.parameter_version, parameters = self._ports.pull()
             self._parameters = jax.device_put(parameters, self._device)
         epsilons = self._ports.epsilons(self.parameter_version)
-        actions = np.asarray(self._policy(self._parameters, self._stacks, epsilons, self._key, self.steps))
-        step = self._environment.step(actions)
+        decision = self._policy(self._parameters, self._stacks, epsilons, self._key, self.steps)
+        actions = np.asarray(decision.actions)
+        self._environment.send(actions)
+        self._accumulator.observe(*self._news, np.asarray(decision.value))
+        step = self._environment.recv()
         self.steps += 1
-        self._stacks = self._take(actions, step)
+        self._stacks = self._take(actions, np.asarray(decision.q_taken), step)
         self._ports.count_steps(int(np.count_nonzero(~step.first)))
         self._report_ends(step, epsilons)
         return True
@@ -87,13 +96,13 @@ class Actor:
         finally:
             self._environment.close()
 
-    def _take(self, actions: np.ndarray, step: EnvironmentStep) -> np.ndarray:
-        """Feeds the accumulator; returns the stacks [E, S, ...] that the next actions are chosen from."""
+    def _take(self, actions: np.ndarray, q_taken: np.ndarray, step: EnvironmentStep) -> np.ndarray:
+        """Keeps the news for replay; returns the stacks [E, S, ...] that the next actions are chosen from."""
         if len(step.first) != len(actions):
             raise GorilaError(
                 f"actor {self.index}: {len(actions)} actions, but {len(step.first)} environments answered"
             )
-        self._accumulator.observe(actions, step)
+        self._news = (actions, q_taken, step)
         return self._stack.push(step.observation, step.first)
 
     def _report_ends(self, step: EnvironmentStep, epsilons: np.ndarray) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,20 +11,31 @@ import numpy as np
 
 from gorila_jax.types import Network, Parameters
 
-Policy = Callable[[Parameters, np.ndarray, np.ndarray, Any, int], jax.Array]
-"""(parameters, stacks [E, S, ...], epsilons [E], key, step number) to actions [E] int32."""
+
+class Decision(NamedTuple):
+    """What a policy chose for E environments, and what it thought of it."""
+
+    actions: Any  # [E] int32
+    q_taken: Any  # [E] float32, Q of those actions
+    value: Any  # [E] float32, the largest Q
+
+
+Policy = Callable[[Parameters, np.ndarray, np.ndarray, Any, int], Decision]
+"""(parameters, stacks [E, S, ...], epsilons [E], key, step number) to a decision of device arrays."""
 
 
 def make_policy(network: Network) -> Policy:
     """The jitted policy. It folds the step number into the key, so no randomness is used twice."""
 
     @jax.jit
-    def act(parameters: Parameters, stacks: Any, epsilons: Any, key: Any, step_number: Any) -> jax.Array:
+    def act(parameters: Parameters, stacks: Any, epsilons: Any, key: Any, step_number: Any) -> Decision:
         explore_key, action_key = jax.random.split(jax.random.fold_in(key, step_number))
         q_values = network.apply(parameters, stacks)
         explore = jax.random.uniform(explore_key, epsilons.shape) < epsilons
         anything = jax.random.randint(action_key, epsilons.shape, 0, q_values.shape[-1])
-        return jnp.where(explore, anything, jnp.argmax(q_values, axis=-1)).astype(jnp.int32)
+        actions = jnp.where(explore, anything, jnp.argmax(q_values, axis=-1)).astype(jnp.int32)
+        q_taken = jnp.take_along_axis(q_values, actions[:, None], axis=-1)[:, 0]
+        return Decision(actions, q_taken, jnp.max(q_values, axis=-1))
 
     return act
 

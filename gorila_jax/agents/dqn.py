@@ -9,7 +9,7 @@ from gorila_jax.networks.build import build_network
 from gorila_jax.rl import windows
 from gorila_jax.rl.exploration import linear_schedule
 from gorila_jax.rl.returns import clip_rewards
-from gorila_jax.rl.td_errors import huber_loss, q_learning
+from gorila_jax.rl.td_errors import double_q_learning, huber_loss, q_learning
 from gorila_jax.types import ConfigError, EnvironmentSpec, LossOutput, Network, Parameters, ReplayWriter, Step
 
 
@@ -20,7 +20,11 @@ def window_steps(config: Config) -> int:
 
 def accumulator(config: Config, writer: ReplayWriter) -> Accumulator:
     return TransitionAccumulator(
-        writer, config.env.num_environments, config.env.frame_stack, config.learner.n_steps
+        writer,
+        config.env.num_environments,
+        config.env.frame_stack,
+        config.learner.n_steps,
+        config.learner.max_abs_reward,
     )
 
 
@@ -41,15 +45,23 @@ def annealed_over_steps(config: Config) -> ExplorationFn:
 
 
 def loss(config: Config, network: Network) -> LossFn:
-    """y = R + discount * max_a Q(s', a; target); Huber loss of y - Q(s, a) (Mnih et al. 2015, methods)."""
+    """y = R + discount * max_a Q(s', a; target); Huber loss of y - Q(s, a) (Mnih et al. 2015, methods).
+
+    With `double_q`, a is the one that the online network prefers (van Hasselt et al. 2016, equation 4).
+    """
+    learner = config.learner
 
     def q_learning_loss(parameters: Parameters, target_parameters: Parameters, steps: Step) -> LossOutput:
-        steps = steps._replace(reward=clip_rewards(steps.reward, config.learner.max_abs_reward))
+        steps = steps._replace(reward=clip_rewards(steps.reward, learner.max_abs_reward))
         transition = windows.transitions(steps, config.env.frame_stack)
         q_tm1 = network.apply(parameters, transition.stack_tm1)
         q_t = network.apply(target_parameters, transition.stack_t)
-        td_errors = q_learning(q_tm1, transition.a_tm1, transition.r_t, transition.discount_t, q_t)
-        return LossOutput(huber_loss(td_errors, config.learner.max_abs_td_error), td_errors)
+        taken = q_tm1, transition.a_tm1, transition.r_t, transition.discount_t
+        if learner.double_q:
+            td_errors = double_q_learning(*taken, q_t, network.apply(parameters, transition.stack_t))
+        else:
+            td_errors = q_learning(*taken, q_t)
+        return LossOutput(huber_loss(td_errors, learner.max_abs_td_error), td_errors)
 
     return q_learning_loss
 
@@ -63,15 +75,6 @@ def validate(config: Config) -> None:
     ):
         if value != 1:
             raise ConfigError(f"{path} is {value}, but dqn has one of them; --agent=gorila takes any number")
-    validate_uniform_replay(config)
-
-
-def validate_uniform_replay(config: Config) -> None:
-    if config.replay.priority_exponent:
-        raise ConfigError(
-            f"replay.priority_exponent is {config.replay.priority_exponent}, but {config.agent} samples "
-            "uniformly: leave it 0"
-        )
 
 
 NATURE = "Mnih et al. 2015"

@@ -18,18 +18,19 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from gorila_jax.config import EnvironmentConfig
 from gorila_jax.environments.ends import end_discounts, label_ends
+from gorila_jax.environments.order import CallOrder
 from gorila_jax.environments.pictures import draw_observation
 from gorila_jax.environments.seeds import environment_seeds
 from gorila_jax.environments.spaces import action_count, checked_actions, observation_layout
-from gorila_jax.types import ConfigError, End, EnvironmentSpec, EnvironmentStep, GorilaError
+from gorila_jax.types import ConfigError, End, Environment, EnvironmentSpec, EnvironmentStep, GorilaError
 
 _ELAPSED = "elapsed_steps"
 _CLOSE_TIMEOUT_S = 5.0
 _EXPECTED = "expected module:factory, where factory() returns a gymnasium.Env"
 
 
-class GymnasiumEnvironment:
-    """E environments of Gymnasium, one after the other or in a process each. Implements `types.Environment`.
+class GymnasiumEnvironment(Environment):
+    """E environments of Gymnasium, one after the other or in a process each.
 
     The step after an end ignores that environment's action and resets it, as EnvPool does. Each
     environment reports how many steps its episode has run, and that is compared on every step, so that
@@ -51,34 +52,49 @@ class GymnasiumEnvironment:
         space = vector.single_action_space
         self._first_action = int(space.start) if isinstance(space, gymnasium.spaces.Discrete) else 0
         self._ended = np.zeros(self.num_environments, bool)  # by the previous step
+        self._actions: np.ndarray | None = None  # of the step under way; processes have them already
         self._observation: np.ndarray | None = None
-        self._closed = False
+        self._order = CallOrder(spec.name)
         self._broken = False  # a process has died
 
     def reset(self) -> EnvironmentStep:
         """Starts every environment anew; `first` is true everywhere. Seeds only the first time, so that a
         second `reset` does not repeat the first one's episodes."""
-        self._refuse_if_closed()
+        self._order.reset()
         observation, _ = self._call(lambda: self._vector.reset(seed=self._seeds))
         self._seeds = None
         nothing = np.zeros(self.num_environments, bool)
         return self._emit(observation, np.zeros(self.num_environments), nothing, nothing, ~nothing)
 
-    def step(self, actions: np.ndarray) -> EnvironmentStep:
-        """Takes `actions` [E] integers from 0 on, also where the environment's own start elsewhere.
+    def send(self, actions: np.ndarray) -> None:
+        """Takes `actions` [E] integers from 0 on, also where the environment's own start elsewhere. Without
+        processes the environments only run in `recv`.
 
         Raises:
             ValueError: an action that the environment does not have, or not one for each environment.
-            GorilaError: a process has died, or observations do not fit the environment's own space.
+            GorilaError: before the first reset, with a step under way, or a process has died.
+        """
+        actions = checked_actions(actions, self.num_environments, self.spec.num_actions)
+        self._order.send()
+        self._actions = actions.astype(np.int64) + self._first_action
+        if isinstance(self._vector, AsyncVectorEnv):
+            self._call(lambda: self._vector.step_async(self._actions))
+
+    def recv(self) -> EnvironmentStep:
+        """Waits for the processes, or runs the environments.
+
+        Raises:
+            GorilaError: no step is under way, a process has died, or observations do not fit the
+                environment's own space.
             ConfigError: an environment resets in another step than it should.
         """
-        self._refuse_if_closed()
-        if self._observation is None:
-            raise GorilaError(f"environment {self.spec.name}: step before reset")
-        actions = checked_actions(actions, self.num_environments, self.spec.num_actions)
-        actions = actions.astype(np.int64) + self._first_action
+        self._order.recv()
         first = self._ended
-        observation, reward, terminated, truncated, info = self._call(lambda: self._vector.step(actions))
+        if isinstance(self._vector, AsyncVectorEnv):
+            result = self._call(self._vector.step_wait)
+        else:
+            result = self._call(lambda: self._vector.step(self._actions))
+        observation, reward, terminated, truncated, info = result
         if not np.array_equal(np.asarray(info[_ELAPSED]) == 0, first):
             raise ConfigError(
                 f"environment {self.spec.name} does not reset in the step after an end, as it must, but in "
@@ -91,25 +107,37 @@ class GymnasiumEnvironment:
         and draws rgb_array pictures, and else its observation in grey.
 
         Raises:
-            GorilaError: before the first reset.
+            GorilaError: before the first reset, or with a step under way.
         """
-        self._refuse_if_closed()
-        if self._observation is None:
-            raise GorilaError(f"environment {self.spec.name}: render before reset")
+        self._order.render()
+        assert self._observation is not None
         if self._vector.render_mode != "rgb_array":
             return draw_observation(self._observation[0])
         return np.array(self._call(lambda: self._vector.call("render"))[0], np.uint8)
 
     def close(self) -> None:
-        """Closes the environments and ends their processes within a few seconds. May be called again."""
-        if self._closed:
+        """Closes the environments and ends their processes, by force where they do not end a step under way
+        within a few seconds. May be called again."""
+        if not self._order.close():
             return
-        self._closed = True
         if isinstance(self._vector, AsyncVectorEnv):
-            # Asking politely would wait for answers that the dead one owes.
-            self._vector.close(timeout=_CLOSE_TIMEOUT_S, terminate=self._broken)
+            self._close_processes(self._vector)
         else:
             self._vector.close()
+
+    def _close_processes(self, vector: AsyncVectorEnv) -> None:
+        if self._order.under_way and not self._broken:
+            try:
+                vector.step_wait(timeout=_CLOSE_TIMEOUT_S)
+            except Exception:  # nobody has asked for this step's result, and so for its fault neither
+                self._broken = True
+        if self._broken:
+            # Asking politely would wait for answers that the dead one owes; Gymnasium waits for none on a
+            # closed pipe.
+            for pipe in vector.parent_pipes:
+                if pipe is not None:
+                    pipe.close()
+        vector.close(timeout=_CLOSE_TIMEOUT_S, terminate=self._broken)
 
     def _emit(
         self,
@@ -136,10 +164,6 @@ class GymnasiumEnvironment:
         except (EOFError, ConnectionError) as error:
             self._broken = True
             raise GorilaError(f"environment {self.spec.name}: one of its processes has died") from error
-
-    def _refuse_if_closed(self) -> None:
-        if self._closed:
-            raise GorilaError(f"environment {self.spec.name}: the environment is closed")
 
 
 class CountedSteps(gymnasium.Wrapper):

@@ -7,6 +7,8 @@ import re
 
 from gorila_jax.types import ConfigError
 
+_TOYS = ("envpool.classic_control", "envpool.toy_text")
+
 
 def is_user_environment(name: str) -> bool:
     """Whether `name` is a `module:factory` of the user's own."""
@@ -16,6 +18,12 @@ def is_user_environment(name: str) -> bool:
 def is_atari(name: str) -> bool:
     """Whether `name` means an Atari game. Raises ConfigError when it means nothing."""
     return not is_user_environment(name) and _is_atari_registered(resolve_name(name))
+
+
+def is_toy(name: str) -> bool:
+    """Whether `name` means one of EnvPool's small problems (Catch, CartPole), whose step takes about a
+    microsecond. Raises ConfigError when it means nothing."""
+    return not is_user_environment(name) and _package(resolve_name(name)) in _TOYS
 
 
 def resolve_name(name: str) -> str:
@@ -76,6 +84,10 @@ def _registered_names() -> frozenset[str]:
 
 
 def _is_atari_registered(name: str) -> bool:
+    return _package(name) == "envpool.atari"
+
+
+def _package(name: str) -> str:
     from envpool.registration import registry
 
-    return registry.specs[name][0] == "envpool.atari"
+    return registry.specs[name][0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import envpool
@@ -11,16 +10,18 @@ import numpy as np
 from gorila_jax.config import EnvironmentConfig
 from gorila_jax.environments.ends import end_discounts, label_ends
 from gorila_jax.environments.names import is_atari
+from gorila_jax.environments.order import CallOrder
 from gorila_jax.environments.pictures import draw_observation
 from gorila_jax.environments.seeds import environment_seeds
 from gorila_jax.environments.spaces import action_count, checked_actions, observation_layout
-from gorila_jax.types import ConfigError, End, EnvironmentSpec, EnvironmentStep, GorilaError
+from gorila_jax.environments.threads import usable_cores
+from gorila_jax.types import ConfigError, End, Environment, EnvironmentSpec, EnvironmentStep, GorilaError
 
 _NO_LIMIT = 2**31 - 1  # EnvPool's default for environments that know no time limit
 
 
-class PoolEnvironment:
-    """E environments of one EnvPool, stepped together. Implements `types.Environment`.
+class PoolEnvironment(Environment):
+    """E environments of one EnvPool, stepped together by its threads.
 
     The step after an end ignores that environment's action, resets it and gives the next episode's first
     observation, with `first` true and reward 0. Such steps are known by the previous step's end and not by
@@ -46,31 +47,38 @@ class PoolEnvironment:
         self._gamma = discount
         self._ended = np.full(self.num_environments, End.NONE, np.uint8)  # by the previous step
         self._observation: np.ndarray | None = None
-        self._closed = False
+        self._order = CallOrder(spec.name)
 
     def reset(self) -> EnvironmentStep:
         """Starts every environment anew; `first` is true everywhere. The random streams go on: a second
         `reset` does not repeat the first one's episodes."""
-        self._refuse_if_closed()
+        self._order.reset()
         observation, info = self._pool.reset()
         observation = self._checked(observation, info)
         nothing = np.zeros(self.num_environments, bool)
         return self._emit(observation, np.zeros(self.num_environments), nothing, nothing, nothing, ~nothing)
 
-    def step(self, actions: np.ndarray) -> EnvironmentStep:
-        """Takes `actions` [E] integers.
+    def send(self, actions: np.ndarray) -> None:
+        """Hands `actions` [E] integers to EnvPool's threads and returns at once.
 
         Raises:
             ValueError: an action that the environment does not have, or not one for each environment.
-            GorilaError: EnvPool returned less than one result for each environment.
+            GorilaError: before the first reset, or with a step under way.
+        """
+        actions = checked_actions(actions, self.num_environments, self.spec.num_actions)
+        self._order.send()
+        self._pool.send(actions)
+
+    def recv(self) -> EnvironmentStep:
+        """Waits for the last of EnvPool's results.
+
+        Raises:
+            GorilaError: no step is under way, or EnvPool returned less than one result for each environment.
             ConfigError: EnvPool resets in another step than we expect.
         """
-        self._refuse_if_closed()
-        if self._observation is None:
-            raise GorilaError(f"{self.spec.name}: step before reset")
-        actions = checked_actions(actions, self.num_environments, self.spec.num_actions)
+        self._order.recv()
         first = self._ended != End.NONE
-        observation, reward, terminated, truncated, info = self._pool.step(actions)
+        observation, reward, terminated, truncated, info = self._pool.recv()
         observation = self._checked(observation, info)
         self._check_reset_style(np.asarray(info["elapsed_step"]))
         terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
@@ -84,11 +92,10 @@ class PoolEnvironment:
         where it was made `renderable` and has a picture, and else its observation in grey.
 
         Raises:
-            GorilaError: before the first reset.
+            GorilaError: before the first reset, or with a step under way.
         """
-        self._refuse_if_closed()
-        if self._observation is None:
-            raise GorilaError(f"{self.spec.name}: render before reset")
+        self._order.render()
+        assert self._observation is not None
         try:
             frames = self._pool.render(env_ids=0)
         except RuntimeError:  # EnvPool's word for "there is no picture of this environment"
@@ -96,10 +103,13 @@ class PoolEnvironment:
         return np.array(frames[0], np.uint8)
 
     def close(self) -> None:
-        """Ends the pool's threads. May be called again."""
-        if not self._closed:
-            self._closed = True
-            self._pool.close()
+        """Ends the pool's threads, after the step under way if there is one. May be called again."""
+        if not self._order.close():
+            return
+        if self._order.under_way:
+            self._pool.recv()  # a thread of the pool may need this one to finish its step
+        self._pool.close()
+        del self._pool  # its threads end with it and not with `close`
 
     def _emit(
         self,
@@ -143,10 +153,6 @@ class PoolEnvironment:
                 f"{list(elapsed_steps)}); install the version in requirements.txt"
             )
 
-    def _refuse_if_closed(self) -> None:
-        if self._closed:
-            raise GorilaError(f"{self.spec.name}: the environment is closed")
-
 
 def make_pool_environment(
     name: str,
@@ -161,11 +167,10 @@ def make_pool_environment(
     options = _options(name, config, training)
     _spec(name, _envpool_spec(name, options))  # refuses what we cannot learn in before anything starts
     _check_limit_is_kept(name, config, options)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     pool = envpool.make_gymnasium(
         name,
         num_envs=num_environments,
-        num_threads=min(config.num_threads or cores, num_environments),
+        num_threads=min(config.num_threads or usable_cores(), num_environments),
         seed=environment_seeds(seed, num_environments),
         **({"render_mode": "rgb_array"} if renderable else {}),
         **options,

@@ -101,7 +101,7 @@ class Policy:
             begins = np.broadcast_to(np.asarray(False if first is None else first, bool), self._size)
         stacks = self._stack.push(array, begins)
         epsilons = np.full(self._size, self._epsilon, np.float32)
-        actions = np.asarray(self._act(self._parameters, stacks, epsilons, self._key, self._calls))
+        actions = np.asarray(self._act(self._parameters, stacks, epsilons, self._key, self._calls).actions)
         self._calls += 1
         return int(actions[0]) if single else actions
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from gorila_jax.config import LearnerConfig
 from gorila_jax.rl import guards
+from gorila_jax.rl.priorities import priorities
 from gorila_jax.types import ConfigError, LossOutput, Parameters, Step
 
 LossFn = Callable[[Parameters, Parameters, Step], LossOutput]
@@ -27,12 +28,13 @@ class LearnerMetrics(NamedTuple):
 
 
 class UpdateOutput(NamedTuple):
-    """Everything has a leading axis [D] and is equal on all devices."""
+    """Everything has a leading axis [D] and, but for the priorities, is equal on all devices."""
 
     gradients: Parameters
     finite: jax.Array  # [D] bool
     outlier: jax.Array  # [D] bool
     guard: guards.GuardState  # [D] each
+    priorities: jax.Array  # [D, B/D] float32, new ones of the items
     metrics: jax.Array  # [D, 5] float32, the fields of LearnerMetrics: one array, so one transfer reads it
 
 
@@ -74,10 +76,12 @@ def make_gradient_fn(loss_fn: LossFn, config: LearnerConfig, devices: Sequence[j
     ) -> UpdateOutput:
         def weighted_mean(parameters: Parameters) -> tuple[jax.Array, jax.Array]:
             output = loss_fn(parameters, target, steps)
-            return jnp.mean(weights * output.losses), jnp.mean(jnp.abs(output.td_errors))
+            return jnp.mean(weights * output.losses), output.td_errors
 
-        (loss, mean_abs_td_error), gradients = jax.value_and_grad(weighted_mean, has_aux=True)(parameters)
-        loss, mean_abs_td_error, gradients = jax.lax.pmean((loss, mean_abs_td_error, gradients), "devices")
+        (loss, td_errors), gradients = jax.value_and_grad(weighted_mean, has_aux=True)(parameters)
+        loss, mean_abs_td_error, gradients = jax.lax.pmean(
+            (loss, jnp.mean(jnp.abs(td_errors)), gradients), "devices"
+        )
 
         squares = [jnp.sum(jnp.square(gradient)) for gradient in jax.tree_util.tree_leaves(gradients)]
         norm = jnp.sqrt(sum(squares))
@@ -92,6 +96,7 @@ def make_gradient_fn(loss_fn: LossFn, config: LearnerConfig, devices: Sequence[j
             finite=finite,
             outlier=outlier,
             guard=guards.observe_loss(guard, loss),
+            priorities=priorities(td_errors),
             metrics=jnp.stack(  # in the order of LearnerMetrics
                 [loss, mean_abs_td_error, norm, finite.astype(jnp.float32), outlier.astype(jnp.float32)]
             ),

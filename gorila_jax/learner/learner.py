@@ -39,13 +39,24 @@ class Learner:
         next_batch: Callable[[float], DeviceBatch | None],
         pull: Callable[[], Snapshot],
         push: Callable[[Gradient], None],
+        send_priorities: Callable[[np.ndarray, jax.Array], None] | None = None,
     ):
-        """Raises ConfigError when the devices do not divide the batch size."""
+        """
+        Args:
+          next_batch: port to the prefetched batches.
+          pull, push: ports to the parameter server.
+          send_priorities: takes keys [B] and new priorities [D, B/D] of a batch, and never waits; None where
+            replay samples uniformly.
+
+        Raises:
+          ConfigError: the devices do not divide the batch size.
+        """
         self._config = config
         self._devices = list(devices)
         self._next_batch = next_batch
         self._pull = pull
         self._push = push
+        self._send_priorities = send_priorities
         self._gradient_fn = make_gradient_fn(loss_fn, config, devices)
         self._guard = self._replicate(guards.initial_guard_state())
         self._unread: jax.Array | None = None  # metrics of the update dispatched last
@@ -72,6 +83,8 @@ class Learner:
             snapshot.parameters, snapshot.target_parameters, self._guard, batch.steps, batch.weights
         )
         self._push(Gradient(snapshot.version, output.gradients, output.finite, output.outlier))
+        if self._send_priorities is not None:
+            self._send_priorities(batch.keys, output.priorities)
         previous, self._unread = self._unread, output.metrics
         with self._lock:
             self._guard = output.guard

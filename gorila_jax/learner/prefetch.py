@@ -12,6 +12,7 @@ import numpy as np
 
 from gorila_jax.config import LearnerConfig
 from gorila_jax.learner.gradients import check_batch_size
+from gorila_jax.rl.priorities import importance_weights
 from gorila_jax.types import Batch, Step
 
 
@@ -20,10 +21,12 @@ class DeviceBatch(NamedTuple):
 
     steps: Step  # [D, B/D, W, ...]
     weights: jax.Array  # [D, B/D] float32: of the items' losses
+    keys: np.ndarray  # [B], on the host: of the items, in the same order
 
 
 class Prefetcher:
-    """A worker that keeps up to `config.prefetch_batches` batches waiting on the devices.
+    """A worker that keeps up to `config.prefetch_batches` batches waiting on the devices, with the importance
+    weights of their items.
 
     One thread calls `step`, another `next_batch`. With `prefetch_batches` 0 nobody needs to call `step`:
     `next_batch` samples by itself.
@@ -36,7 +39,7 @@ class Prefetcher:
         sample: Callable[[float], Batch | None],
     ):
         """Args:
-          config: `batch_size` and `prefetch_batches` count here.
+          config: `batch_size`, `prefetch_batches` and `importance_exponent` count here.
           devices: of this learner.
           sample: port to replay; the arrays of a batch are not written to after it was handed out.
 
@@ -49,7 +52,8 @@ class Prefetcher:
         self._capacity_batches = config.prefetch_batches
         # A pmap-ed identity is the one way onto several devices that every release of jax keeps.
         self._to_devices = jax.pmap(lambda tree: tree, devices=devices)
-        self._weights = self._to_devices(np.ones(self._share, np.float32))
+        self._importance_exponent = config.importance_exponent
+        self._even_weights = np.ones(config.batch_size, np.float32)
         self._ready: collections.deque[DeviceBatch] = collections.deque()
         self._changed = threading.Condition()
 
@@ -88,7 +92,11 @@ class Prefetcher:
         batch = self._sample(timeout_s)
         if batch is None:
             return None
-        steps: Any = jax.tree_util.tree_map(
-            lambda rows: np.reshape(rows, self._share + np.shape(rows)[1:]), batch.steps
+        weights, info = self._even_weights, batch.info
+        if self._importance_exponent:
+            weights = importance_weights(info.probabilities, info.table_sizes, self._importance_exponent)
+        shared: Any = jax.tree_util.tree_map(
+            lambda rows: np.reshape(rows, self._share + np.shape(rows)[1:]), (batch.steps, weights)
         )
-        return DeviceBatch(steps=self._to_devices(steps), weights=self._weights)
+        steps, weights = self._to_devices(shared)
+        return DeviceBatch(steps, weights, info.keys)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import haiku as hk
 import jax
 import jax.numpy as jnp
@@ -14,7 +16,10 @@ _AUTO_MIN_PIXELS = 36  # the least height and width that all three convolutions 
 
 
 def build_network(config: NetworkConfig, spec: EnvironmentSpec, frame_stack: int) -> Network:
-    """Torso, dense layers with ReLU, and a plain linear head: one value per action (Mnih et al. 2015).
+    """Torso, dense layers with ReLU, and a linear head: one value per action (Mnih et al. 2015).
+
+    With `dueling` the dense layers and the head are there twice, for the value of the state and for the
+    advantages of the actions, whose mean is taken off them (Wang et al. 2016, equation 9).
 
     Args:
       config: sizes; `torso` "auto" takes the convolutions for images of 36 x 36 and more.
@@ -30,10 +35,12 @@ def build_network(config: NetworkConfig, spec: EnvironmentSpec, frame_stack: int
     torso = _choose_torso(config, spec)
 
     def forward(stacks: jax.Array) -> jax.Array:
-        hidden = nature_torso(stacks, config.filters) if torso == "nature" else flat_torso(stacks)
-        for index, units in enumerate(config.hidden_units):
-            hidden = jax.nn.relu(hk.Linear(units, name=f"hidden_{index}")(hidden))
-        return hk.Linear(spec.num_actions, name="head")(hidden)
+        features = nature_torso(stacks, config.filters) if torso == "nature" else flat_torso(stacks)
+        if not config.dueling:
+            return _head(features, config.hidden_units, spec.num_actions)
+        value = _head(features, config.hidden_units, 1, "value_")
+        advantage = _head(features, config.hidden_units, spec.num_actions, "advantage_")
+        return value + advantage - jnp.mean(advantage, axis=-1, keepdims=True)
 
     transformed = hk.without_apply_rng(hk.transform(forward))
 
@@ -43,6 +50,14 @@ def build_network(config: NetworkConfig, spec: EnvironmentSpec, frame_stack: int
         return transformed.init(key, jnp.zeros(shape, spec.observation_dtype))
 
     return Network(init=init, apply=transformed.apply)
+
+
+def _head(features: jax.Array, hidden_units: Sequence[int], outputs: int, prefix: str = "") -> jax.Array:
+    """Dense layers with ReLU and a linear one: [B, features] to [B, outputs]."""
+    hidden = features
+    for index, units in enumerate(hidden_units):
+        hidden = jax.nn.relu(hk.Linear(units, name=f"{prefix}hidden_{index}")(hidden))
+    return hk.Linear(outputs, name=f"{prefix}head")(hidden)
 
 
 def _choose_torso(config: NetworkConfig, spec: EnvironmentSpec) -> str:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from gorila_jax.replay.limiter import smallest_error_buffer
 from gorila_jax.replay.signature import check_memory, estimate_bytes, step_signature
-from gorila_jax.replay.table import TableSpec
+from gorila_jax.replay.spread import spread_sampler
+from gorila_jax.replay.table import TableSpec, split_table
 from gorila_jax.types import ConfigError, Replay, ReplayError
 
 __all__ = [
@@ -21,6 +22,8 @@ __all__ = [
     "make_replay",
     "reverb_available",
     "smallest_error_buffer",
+    "split_table",
+    "spread_sampler",
     "step_signature",
 ]
 
@@ -39,17 +42,19 @@ def make_replay(
     run_id: str = "",
     addresses: Sequence[str] = (),
     port: int = 0,
+    num_servers: int = 1,
 ) -> Replay:
     """Builds the replay of a run.
 
     Args:
       backend: "reverb" or "memory".
-      table: what every table is like.
-      num_tables: 1 for a global replay, else one per bundle of actors and a learner.
+      table: what every table is like: for a global replay a share of the whole, see `split_table`.
+      num_tables: one per server for a global replay, else one per bundle of actors and a learner.
       seed: of the draws; Reverb's cannot be seeded.
       run_id: what a Reverb server must answer to, so that two runs never mix; unused in memory.
-      addresses: `host:port` of running Reverb servers; none: one is started in this process.
-      port: of the server started here; 0: any free one.
+      addresses: `host:port` of running Reverb servers; none: they are started in this process.
+      port: of the first server started here, the others take the ones after it; 0: any free ones.
+      num_servers: Reverb servers to start here, at most one per table; unused in memory and with addresses.
 
     Raises:
       ConfigError: the settings cannot work, or the backend cannot do them.
@@ -70,5 +75,5 @@ def make_replay(
                 "and Python 3.11 or older; without it use the in-process replay, --replay_backend=memory"
             ) from error
 
-        return ReverbReplay(table, num_tables, run_id, addresses=addresses, port=port)
+        return ReverbReplay(table, num_tables, run_id, addresses, port, num_servers)
     raise ConfigError(f"unknown replay backend {backend!r}: there are 'reverb' and 'memory'")

@@ -60,14 +60,20 @@ def smallest_error_buffer(
     return max(1.0, samples_per_insert, (drawn + inserted) / 2)
 
 
-def check_limiter(limiter: Limiter, batch_size: int = 1) -> None:
-    """Raises ConfigError for settings with which both sides would wait for ever."""
+def check_limiter(limiter: Limiter, batch_size: int = 1, num_tables: int = 1) -> None:
+    """Raises ConfigError for settings with which both sides would wait for ever.
+
+    Args:
+      limiter: of `num_tables` tables together.
+      batch_size: items that are drawn at once, from all of them.
+    """
     if limiter.samples_per_insert == 0:
         return
-    smallest = smallest_error_buffer(limiter.samples_per_insert, batch_size)
+    smallest = num_tables * smallest_error_buffer(limiter.samples_per_insert, batch_size // num_tables)
     if limiter.error_buffer < smallest:
+        tables = f" from {num_tables} tables" if num_tables > 1 else ""
         raise ConfigError(
             f"an error buffer of {limiter.error_buffer:g} samples is too small: with "
-            f"{limiter.samples_per_insert:g} samples per insert and batches of {batch_size} both the "
+            f"{limiter.samples_per_insert:g} samples per insert and batches of {batch_size}{tables} both the "
             f"actors and the learner could wait for ever for each other; the least that works is {smallest:g}"
         )

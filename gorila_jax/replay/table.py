@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
 import pathlib
+import shutil
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,6 +61,19 @@ def check_table(table: TableSpec, num_tables: int) -> None:
     check_limiter(table.limiter)
 
 
+def split_table(table: TableSpec, num_tables: int) -> TableSpec:
+    """One of `num_tables` equal tables that together are what `table` describes.
+
+    They share its capacity (rounded down), the items before the first sample (rounded up) and the error
+    buffer; each keeps the same ratio of samples to inserts.
+    """
+    return table._replace(
+        capacity_items=table.capacity_items // num_tables,
+        min_items=-(-table.min_items // num_tables),
+        error_buffer=table.error_buffer / num_tables,
+    )
+
+
 def check_priority(priority: float) -> None:
     """Raises ValueError unless the priority is a finite number of at least 0."""
     if not (math.isfinite(priority) and priority >= 0):
@@ -80,6 +97,29 @@ def check_priorities(keys: np.ndarray, priorities: np.ndarray) -> tuple[np.ndarr
 def describe(table: TableSpec) -> dict[str, Any]:
     """The table as JSON values."""
     return {**table._asdict(), "signature": signatures.describe(table.signature)}
+
+
+@contextlib.contextmanager
+def appears_whole(directory: str) -> Iterator[pathlib.Path]:
+    """A new directory to write a replay into, which becomes `directory` once the body has succeeded.
+
+    Until then it has another name beside that one; after a failure nothing is left of it.
+
+    Raises:
+      ReplayError: `directory` exists already, or the body raised an OSError or a ReplayError.
+    """
+    path = pathlib.Path(directory)
+    if path.exists():
+        raise ReplayError(f"cannot save the replay: {path} exists already")
+    part = path.with_name(path.name + ".part")
+    try:
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        yield part
+        os.rename(part, path)
+    except (OSError, ReplayError) as error:
+        shutil.rmtree(part, ignore_errors=True)
+        raise ReplayError(f"cannot save the replay to {path}: {error}") from error
 
 
 def write_settings(

@@ -5,22 +5,27 @@ from __future__ import annotations
 import os
 
 import jax
+import psutil
 
 from gorila_jax.config import RunConfig
 from gorila_jax.types import ConfigError
 
 _FLAG = "--xla_force_host_platform_device_count"
+_THREADS = "PJRT_NPROC"
 
 
 def claim_devices(config: RunConfig) -> list[jax.Device]:
     """The devices of the learners, `config.host_devices` virtual ones if that is set.
 
     Raises:
-      ConfigError: when the platform is not the one asked for, or jax started with other virtual devices.
+      ConfigError: when the platform is not the one asked for, or jax started with other virtual devices or
+        another number of threads.
     """
     if config.host_devices:
         flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if not flag.startswith(_FLAG)]
         os.environ["XLA_FLAGS"] = " ".join([*flags, f"{_FLAG}={config.host_devices}"])
+    if config.xla_threads:
+        _start_with_threads(config.xla_threads)
     try:
         devices = jax.local_devices(backend=config.platform or ("cpu" if config.host_devices else None))
     except RuntimeError as error:
@@ -34,6 +39,27 @@ def claim_devices(config: RunConfig) -> list[jax.Device]:
             "set it before the first use of jax in the process"
         )
     return devices
+
+
+def _start_with_threads(number: int) -> None:
+    """Starts jax with pools of `number` threads on the CPU. Raises ConfigError where it has started before,
+    unless that was with as many."""
+    before = os.environ.get(_THREADS)
+    if before == str(number):
+        return
+    os.environ[_THREADS] = str(number)
+    threads = psutil.Process().num_threads()
+    jax.local_devices()
+    if psutil.Process().num_threads() - threads >= number:
+        return
+    if before is None:
+        del os.environ[_THREADS]
+    else:
+        os.environ[_THREADS] = before
+    raise ConfigError(
+        f"run.xla_threads is {number}, but jax already runs with others: set it before the first use of jax "
+        "in the process"
+    )
 
 
 def _describe(devices: list[jax.Device]) -> str:

@@ -12,6 +12,8 @@ from gorila_jax.types import GorilaError
 def run_lockstep(system: System, coordinator: Coordinator, tick: Callable[[], None]) -> None:
     """Rounds until the stop signal: every actor one step, then the learners until the ratio is met.
 
+    New priorities are in replay before the next batch is drawn.
+
     With a free ratio a round is one step of every actor and one update of every learner. `tick` is called
     after every round. Raises GorilaError when nobody can move.
     """
@@ -24,6 +26,8 @@ def run_lockstep(system: System, coordinator: Coordinator, tick: Callable[[], No
         learning = True
         while learning and not coordinator.stopped():
             updates = [learner.step(0.0) for learner in system.learners]
+            for priority_writer in system.priority_writers:
+                priority_writer.step(0.0)  # waits for the update
             learning = held and any(updates)
             moved |= any(updates)
         if not moved and not coordinator.stopped():

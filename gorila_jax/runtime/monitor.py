@@ -116,8 +116,9 @@ class Monitor:
              "pull": len(system.actors), "learner": len(system.learners)}
         )  # fmt: skip
         learning = [learner.metrics() for learner in system.learners]
-        filling = any(t.size_items < system.config.replay.learning_starts_transitions for t in tables)
+        filling = any(table.size_items < table.min_items for table in tables)
         ages = server.staleness_histogram
+        priorities = [priority_writer.counts() for priority_writer in system.priority_writers]
         waiting = bottleneck(
             shares["actor"],
             shares["learner"],
@@ -146,6 +147,9 @@ class Monitor:
             "actor_pull_share": shares["pull"],
             "replay_size_items": size,
             "replay_fill_share": size / sum(table.capacity_items for table in tables),
+            "priorities_written": sum(count.written for count in priorities) if priorities else None,
+            "priorities_evicted": sum(count.evicted for count in priorities) if priorities else None,
+            "priorities_lost": sum(c.nonfinite + c.dropped for c in priorities) if priorities else None,
             "loss": _mean([numbers["loss"] for numbers in learning if "loss" in numbers]),
             "td_error": _mean([n["mean_abs_td_error"] for n in learning if "mean_abs_td_error" in n]),
             "gradient_norm": _mean([n["gradient_norm"] for n in learning if "gradient_norm" in n]),

@@ -12,14 +12,16 @@ from gorila_jax.config import Config
 from gorila_jax.environments import environment_spec
 from gorila_jax.replay.signature import check_memory, estimate_bytes
 from gorila_jax.runtime.system import table_spec
+from gorila_jax.runtime.topology import count_tables
 from gorila_jax.types import ConfigError
 
 
-def serve_replay(config: Config, index: int = 0, num_servers: int = 1) -> None:
-    """Serves this run's tables, every `num_servers`-th from number `index` on, until SIGINT or SIGTERM.
+def serve_replay(config: Config, index: int = 0) -> None:
+    """Serves what is server `index`'s among the tables of this run, until SIGINT or SIGTERM.
 
     Raises:
-      ConfigError: the settings cannot work, `replay.run_id` or `replay.port` among them.
+      ConfigError: the settings cannot work, `replay.run_id` or `replay.port` among them; or the run has no
+        server of that index.
       ReplayError: the port is taken.
     """
     if not config.replay.run_id or not config.replay.port:
@@ -29,7 +31,7 @@ def serve_replay(config: Config, index: int = 0, num_servers: int = 1) -> None:
     from gorila_jax.replay.reverb import ReplayServer  # loads TensorFlow
 
     recipe, spec = find_recipe(config.agent), environment_spec(config.environment, config.env)
-    num_tables = config.learner.num_learners if config.replay.layout == "local" else 1
+    num_tables, num_servers = count_tables(config), config.replay.server_count
     table = table_spec(config, recipe, spec)
     own_tables = len(range(index, num_tables, num_servers))
     needed = estimate_bytes(table.signature, table.window_steps, table.capacity_items, own_tables)

@@ -21,8 +21,9 @@ from gorila_jax.config import Config
 from gorila_jax.environments import make_environment
 from gorila_jax.learner.learner import Learner
 from gorila_jax.learner.prefetch import Prefetcher
+from gorila_jax.learner.priorities import PriorityWriter
 from gorila_jax.parameter_server import make_parameter_server
-from gorila_jax.replay import make_replay, reverb_available
+from gorila_jax.replay import make_replay, reverb_available, split_table, spread_sampler
 from gorila_jax.replay.limiter import check_limiter, smallest_error_buffer
 from gorila_jax.replay.signature import step_signature
 from gorila_jax.replay.table import TableSpec
@@ -45,6 +46,7 @@ class System(NamedTuple):
     samplers: list[Sampler]
     prefetchers: list[Prefetcher]  # none in lockstep
     learners: list[Learner]
+    priority_writers: list[PriorityWriter]  # one per learner; none where replay samples uniformly
     server: ParameterServer
     replay: Replay
     episodes: EpisodeStatistics
@@ -63,7 +65,8 @@ class System(NamedTuple):
         """What wants a thread, by name."""
         named: dict[str, Worker] = {}
         kinds: dict[str, Sequence[Worker]] = {
-            "actor": self.actors, "prefetcher": self.prefetchers, "learner": self.learners
+            "actor": self.actors, "prefetcher": self.prefetchers, "learner": self.learners,
+            "priority_writer": self.priority_writers,
         }  # fmt: skip
         for kind, workers in kinds.items():
             named |= {f"{kind}_{index}": worker for index, worker in enumerate(workers)}
@@ -103,14 +106,14 @@ class System(NamedTuple):
           stuck: names of workers whose threads still run: their environments are not pulled from under them.
         """
         actors = [actor for actor in self.actors if f"actor_{actor.index}" not in stuck]
-        parts: list[Replay | Sampler | Actor] = [self.replay, *self.samplers, *actors]
+        parts: list[Replay | Sampler | Actor] = [*self.samplers, self.replay, *actors]
         with contextlib.ExitStack() as stack:
             for part in parts:  # the last one is closed first
                 stack.callback(part.close)
 
 
 def table_spec(config: Config, recipe: Recipe, spec: EnvironmentSpec) -> TableSpec:
-    """The replay table of a run; all its tables are alike.
+    """A replay table of a run; all its tables are alike. Those of a global replay are shares of the whole.
 
     Raises:
       ConfigError: `replay.error_buffer_samples` has no room for a batch.
@@ -135,8 +138,9 @@ def table_spec(config: Config, recipe: Recipe, spec: EnvironmentSpec) -> TableSp
         error_buffer=buffer,
         priority_exponent=replay.priority_exponent,
     )
-    check_limiter(table.limiter, config.learner.batch_size)
-    return table
+    shares = replay.server_count if replay.layout == "global" else 1
+    check_limiter(table.limiter, config.learner.batch_size, shares)
+    return split_table(table, shares)
 
 
 def choose_backend(config: Config) -> str:
@@ -200,23 +204,28 @@ def _build(
         run_id=run_id,
         addresses=config.replay.server_addresses,
         port=config.replay.port,
+        num_servers=topology.num_servers,
     )
     undo.callback(replay.close)
     if replay_directory:
         replay.restore(replay_directory)
     waits, episodes = Waits(), EpisodeStatistics()
 
-    samplers, prefetchers, learners = [], [], []
+    samplers, prefetchers, learners, priority_writers = [], [], [], []
     loss_fn = recipe.loss(config, network)
     # In lockstep the learner samples by itself, and so there is no queue to fill.
     learner_config = config.learner
     if config.run.lockstep:
         learner_config = dataclasses.replace(learner_config, prefetch_batches=0)
-    for index, (table, devices) in enumerate(
+    for index, (tables, devices) in enumerate(
         zip(topology.learner_tables, topology.learner_devices, strict=True)
     ):
-        sampler = replay.sampler(table, learner_config.batch_size)
+        sampler = spread_sampler(replay, tables, learner_config.batch_size)
         prefetcher = Prefetcher(learner_config, devices, sampler.sample)
+        send_priorities = None
+        if config.replay.priority_exponent:
+            priority_writers.append(PriorityWriter(sampler.update_priorities))
+            send_priorities = priority_writers[-1].send
         learners.append(
             Learner(
                 learner_config,
@@ -225,6 +234,7 @@ def _build(
                 waits.timed("learner", prefetcher.next_batch),
                 pull=functools.partial(server.pull, index),
                 push=functools.partial(server.push, index),
+                send_priorities=send_priorities,
             )
         )
         samplers.append(sampler)
@@ -265,8 +275,8 @@ def _build(
     if not learner_config.prefetch_batches:
         prefetchers = []
     return System(
-        config, topology, spec, actors, writers, samplers, prefetchers, learners, server, replay, episodes,
-        waits, exploration,
+        config, topology, spec, actors, writers, samplers, prefetchers, learners, priority_writers, server,
+        replay, episodes, waits, exploration,
     )  # fmt: skip
 
 

@@ -13,13 +13,22 @@ from gorila_jax.learner.gradients import check_batch_size
 
 class Topology(NamedTuple):
     num_tables: int
-    actor_tables: tuple[int, ...]  # per actor
-    learner_tables: tuple[int, ...]  # per learner
+    num_servers: int  # of Reverb; table t lies on server t % num_servers
+    actor_tables: tuple[int, ...]  # per actor, the one it writes to
+    learner_tables: tuple[tuple[int, ...], ...]  # per learner, those it samples from, as much from each
     learner_devices: tuple[tuple[jax.Device, ...], ...]  # per learner
 
 
+def count_tables(config: Config) -> int:
+    """One per bundle of actors and a learner (local replay), or one per server (global)."""
+    return config.learner.num_learners if config.replay.layout == "local" else config.replay.server_count
+
+
 def make_topology(config: Config, devices: Sequence[jax.Device]) -> Topology:
-    """Bundles (local replay) or one table for all (global), and an equal share of `devices` per learner.
+    """Bundles (local replay) or tables that all share (global), and an equal share of `devices` per learner.
+
+    Actors take turns with the tables of a global replay, and every learner samples from all of them (Ape-X,
+    Horgan et al. 2018).
 
     Where there are fewer devices than learners, each learner uses exactly one and shares it: learners of
     several devices never share, because two pmaps over the same devices can block each other.
@@ -28,19 +37,22 @@ def make_topology(config: Config, devices: Sequence[jax.Device]) -> Topology:
       ConfigError: when a learner's devices do not divide the batch.
     """
     num_learners, num_actors = config.learner.num_learners, config.actor.num_actors
+    num_tables = count_tables(config)
+    learner_tables: tuple[tuple[int, ...], ...]
     if config.replay.layout == "local":
-        num_tables = num_learners
         actor_tables = tuple(actor * num_learners // num_actors for actor in range(num_actors))
-        learner_tables = tuple(range(num_learners))
+        learner_tables = tuple((learner,) for learner in range(num_learners))
     else:
-        num_tables, actor_tables, learner_tables = 1, (0,) * num_actors, (0,) * num_learners
+        actor_tables = tuple(actor % num_tables for actor in range(num_actors))
+        learner_tables = (tuple(range(num_tables)),) * num_learners
     share = max(1, len(devices) // num_learners)
     learner_devices = tuple(
         tuple(devices[(learner * share + d) % len(devices)] for d in range(share))
         for learner in range(num_learners)
     )
     check_batch_size(config.learner.batch_size, share)
-    return Topology(num_tables, actor_tables, learner_tables, learner_devices)
+    servers = config.replay.server_count
+    return Topology(num_tables, servers, actor_tables, learner_tables, learner_devices)
 
 
 def describe(topology: Topology, config: Config, num_devices: int) -> list[str]:
@@ -50,11 +62,13 @@ def describe(topology: Topology, config: Config, num_devices: int) -> list[str]:
         f"{actors}, {topology.num_tables} replay table(s) ({config.replay.layout}), "
         f"{len(topology.learner_tables)} learner(s), {config.parameter_server.num_shards} parameter shard(s)"
     ]
+    feeding: list[list[int]] = [[] for _ in range(topology.num_tables)]
+    for actor, table in enumerate(topology.actor_tables):
+        feeding[table].append(actor)
     learners = zip(topology.learner_tables, topology.learner_devices, strict=True)
-    for learner, (table, devices) in enumerate(learners):
-        feeding = [actor for actor, its_table in enumerate(topology.actor_tables) if its_table == table]
-        names = ", ".join(str(device) for device in devices)
-        lines.append(f"learner {learner}: table {table} fed by actors {feeding}, on {names}")
+    for learner, (tables, devices) in enumerate(learners):
+        fed = "; ".join(f"table {table} fed by actors {feeding[table]}" for table in tables)
+        lines.append(f"learner {learner}: {fed}, on {', '.join(str(device) for device in devices)}")
     used = {device for devices in topology.learner_devices for device in devices}
     if len(used) < num_devices:
         idle = num_devices - len(used)

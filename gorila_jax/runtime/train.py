@@ -32,6 +32,7 @@ from gorila_jax.runtime.devices import claim_devices
 from gorila_jax.runtime.lockstep import run_lockstep
 from gorila_jax.runtime.metrics import METRICS, EpisodeStatistics, MetricsWriter
 from gorila_jax.runtime.monitor import REPLAY_DIRECTORY, Monitor
+from gorila_jax.runtime.pool_threads import choose_pool_threads
 from gorila_jax.runtime.progress import Progress
 from gorila_jax.runtime.system import System, build_system, checksum, choose_backend, table_spec
 from gorila_jax.runtime.threads import run_threads
@@ -48,6 +49,7 @@ from gorila_jax.types import (
 MAY_CHANGE = (
     "run.total_frames", "run.log_period_seconds", "run.platform", "run.host_devices", "checkpoint.*",
     "replay.checkpoint", "replay.port", "replay.run_id", "replay.server_addresses", "env.num_threads",
+    "run.xla_threads",
 )  # fmt: skip
 """Settings that a resumed run may have anew: none of them changes what is learned."""
 
@@ -196,9 +198,10 @@ def _train(
     progress.note(_start_message(config, workdir, state, replay_directory))
     if initial_parameters is not None:
         progress.note(f"parameters taken from {config.run.init_from}; exploration starts anew")
+    num_threads = choose_pool_threads(config, progress.note)
     with _signals(coordinator), contextlib.ExitStack() as stack:
         system = build_system(
-            config,
+            dataclasses.replace(config, env=dataclasses.replace(config.env, num_threads=num_threads)),
             plan.recipe,
             plan.topology,
             plan.spec,
@@ -207,7 +210,7 @@ def _train(
             generation=generation,
             initial_parameters=initial_parameters,
             replay_directory=replay_directory,
-        )
+        )._replace(config=config)  # as it was set: checkpoints do not depend on this machine's threads
         stuck: list[str] = []  # filled below, read when the stack unwinds
         stack.callback(system.close, stuck)
         if state is None:

@@ -8,7 +8,9 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from gorila_jax.types import Environment
+import numpy as np
+
+from gorila_jax.types import Environment, EnvironmentStep
 
 Port = TypeVar("Port", bound=Callable[..., Any])
 
@@ -43,12 +45,24 @@ class Waits:
         return {name: min(1.0, seconds[name] / elapsed / max(1, number)) for name, number in callers.items()}
 
 
-class TimedEnvironment:
-    """An environment whose steps are timed under `name`."""
+class TimedEnvironment(Environment):
+    """An environment whose steps are timed under `name`, both halves together."""
 
     def __init__(self, environment: Environment, waits: Waits, name: str):
         self.spec = environment.spec
         self.num_environments = environment.num_environments
-        self.reset = environment.reset
-        self.step = waits.timed(name, environment.step)
-        self.close = environment.close
+        self._environment = environment
+        self._send = waits.timed(name, environment.send)
+        self._recv = waits.timed(name, environment.recv)
+
+    def reset(self) -> EnvironmentStep:
+        return self._environment.reset()
+
+    def send(self, actions: np.ndarray) -> None:
+        self._send(actions)
+
+    def recv(self) -> EnvironmentStep:
+        return self._recv()
+
+    def close(self) -> None:
+        self._environment.close()

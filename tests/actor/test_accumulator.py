@@ -12,15 +12,23 @@ from tests.doubles import CounterEnv, Episode, Recorder, episode
 GAMMA = 0.5
 
 
-def play(scripts, num_steps, frame_stack=2, n_steps=1, **kwargs):
-    """Feeds `num_steps` environment steps with actions 0, 1, 2, 3, 0, ... to an accumulator."""
+def play(scripts, num_steps, frame_stack=2, n_steps=1, max_abs_reward=0.0, q_taken=0.0, **kwargs):
+    """Feeds `num_steps` environment steps with actions 0, 1, 2, 3, 0, ... to an accumulator.
+
+    The value of an observation is ten times its number.
+    """
     environment = CounterEnv(scripts, GAMMA, reset_reward=1e6, **kwargs)
     recorder = Recorder(len(scripts), frame_stack + n_steps)
-    accumulator = TransitionAccumulator(recorder, len(scripts), frame_stack, n_steps)
-    accumulator.observe(np.zeros(len(scripts), np.int32), environment.reset())
+    accumulator = TransitionAccumulator(recorder, len(scripts), frame_stack, n_steps, max_abs_reward)
+
+    def observe(actions, step):
+        q_values = np.full(len(scripts), q_taken, np.float32)
+        accumulator.observe(actions, q_values, step, 10.0 * step.observation.astype(np.float32))
+
+    observe(np.zeros(len(scripts), np.int32), environment.reset())
     for t in range(num_steps):
         actions = np.full(len(scripts), t % 4, np.int32)
-        accumulator.observe(actions, environment.step(actions))
+        observe(actions, environment.step(actions))
     return recorder
 
 
@@ -87,3 +95,32 @@ def test_environments_do_not_mix():
     recorder = play([[episode(3)], [episode(5)]], 20, offset=1000)
     for item in recorder.items:
         assert (item.steps.observation >= 1000).all() == (item.stream == 1)
+
+
+@pytest.mark.parametrize(
+    ("end", "last_discount"), [(End.GAME_OVER, 0.0), (End.TIME_LIMIT, GAMMA), (End.LIFE_LOSS, 0.0)]
+)
+def test_a_first_priority_is_the_td_error_of_the_actors_own_values(end, last_discount):
+    recorder = play([[Episode((1.0, 2.0, 4.0, 8.0), (end,))]], 4, n_steps=2, q_taken=7.0)
+    assert [item.priority for item in recorder.items] == pytest.approx(
+        [
+            abs(1 + GAMMA * 2 + GAMMA**2 * 20 - 7) + 1e-6,
+            abs(2 + GAMMA * 4 + GAMMA**2 * 30 - 7) + 1e-6,
+            abs(4 + GAMMA * 8 + GAMMA * last_discount * 40 - 7) + 1e-6,
+            abs(8 + last_discount * 40 - 7) + 1e-6,
+        ],
+        rel=1e-6,
+    )
+
+
+def test_rewards_count_in_priorities_as_they_do_in_the_loss():
+    recorder = play([[Episode((100.0, -100.0), (End.GAME_OVER,))]], 2, max_abs_reward=1.0, n_steps=2)
+    assert [item.priority for item in recorder.items] == pytest.approx([1 - GAMMA + 1e-6, 1 + 1e-6])
+    assert recorder.items[0].steps.reward[2:].tolist() == [100, -100]  # stored as they were
+
+
+def test_nothing_of_the_episode_before_is_in_a_priority():
+    one, other = [episode(2, reward=50.0), episode(3)], [episode(3)]
+    first, second = play([one], 6, n_steps=3), play([other], 3, n_steps=3, offset=0)
+    # The second episode of `one` shows the numbers 3 to 6, that of `other` 0 to 3; only the last step ends.
+    assert first.items[-1].priority == second.items[-1].priority

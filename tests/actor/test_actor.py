@@ -9,7 +9,7 @@ import pytest
 
 from gorila_jax.actor.accumulator import TransitionAccumulator
 from gorila_jax.actor.actor import Actor, ActorPorts
-from gorila_jax.actor.policy import FrameStack, make_policy
+from gorila_jax.actor.policy import Decision, FrameStack, make_policy
 from gorila_jax.types import End, GorilaError, Network
 from tests.doubles import CounterEnv, Episode, Recorder, episode
 
@@ -83,7 +83,8 @@ def test_the_policy_sees_the_reset_frame_first_and_never_the_old_game():
 
     def policy(parameters, stacks, epsilons, key, number):
         seen.append(stacks.copy())
-        return np.zeros(len(stacks), np.int32)
+        zeros = np.zeros(len(stacks), np.float32)
+        return Decision(zeros.astype(np.int32), zeros, zeros)
 
     Harness([[episode(3)]], policy=policy).run(6)
     # Numbers 0 to 3 are the first game, 4 to 7 the second. The action on the end frame is ignored.
@@ -116,7 +117,10 @@ def test_epsilon_is_the_share_of_random_actions():
     parameters = {"bias": jnp.array([0.0, 0.0, 1.0, 0.0])}
     epsilons = np.linspace(0, 1, 5, dtype=np.float32).repeat(2000)
     stacks = np.zeros((len(epsilons), 1, 1), np.float32)
-    actions = np.asarray(policy(parameters, stacks, epsilons, jax.random.PRNGKey(0), 0))
+    decision = policy(parameters, stacks, epsilons, jax.random.PRNGKey(0), 0)
+    actions = np.asarray(decision.actions)
+    assert np.asarray(decision.q_taken).tolist() == (actions == 2).tolist()
+    assert (np.asarray(decision.value) == 1).all()
     greedy = (actions == 2).reshape(5, 2000)
     # Of the random actions a quarter is the greedy one. Four standard deviations of 2000 draws.
     assert greedy.mean(axis=1) == pytest.approx(1 - 0.75 * np.linspace(0, 1, 5), abs=0.045)
@@ -135,7 +139,30 @@ def test_an_empty_answer_of_the_environments_is_an_error_and_reaches_nobody():
     harness = Harness([[episode(9)]] * 2)
     harness.environment._empty_at = 1
     harness.run(1)
-    rows = [len(stream) for stream in harness.recorder.rows]
     with pytest.raises(GorilaError, match="actor 3: 2 actions, but 0 environments answered"):
         harness.actor.step(0.0)
-    assert [len(stream) for stream in harness.recorder.rows] == rows
+    # Two rows of the first observation's stack, and the answer before the empty one.
+    assert [[row.observation for row in stream] for stream in harness.recorder.rows] == [[0, 0, 1]] * 2
+
+
+def test_rows_reach_replay_while_the_environments_run_with_the_values_of_the_next_decision():
+    log = []
+
+    def policy(parameters, stacks, epsilons, key, number):
+        newest = stacks[:, -1].astype(np.float32)
+        return Decision(np.full(len(stacks), 1, np.int32), newest + 0.5, newest + 100)
+
+    harness = Harness([[episode(9)]], policy=policy)
+    environment, recorder = harness.environment, harness.recorder
+
+    def logged(name, call):
+        return lambda *args: (log.append(name), call(*args))[1]
+
+    for name, owner in (("send", environment), ("recv", environment), ("insert", recorder)):
+        setattr(owner, name, logged(name, getattr(owner, name)))
+    harness.run(3)
+    assert log == ["send", "recv", "send", "insert", "recv", "send", "insert", "recv"]
+    # From number i the actor went to i + 1 for a reward of 1: 1 + 0.99 (i + 1 + 100) - (i + 0.5).
+    assert [item.priority for item in recorder.items] == pytest.approx(
+        [1 + 0.99 * 101 - 0.5, 1 + 0.99 * 102 - 1.5], rel=1e-5
+    )

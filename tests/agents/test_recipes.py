@@ -48,7 +48,7 @@ def test_a_user_s_agent_is_found_by_its_import_path_with_its_own_presets(users_m
         ("my_agents:", "cannot be imported"),
         (":recipe", "cannot be imported"),
         ("gorilla", "did you mean gorila?"),
-        ("", "possible: dqn, gorila"),
+        ("", "possible: dqn, gorila, apex"),
     ],
 )
 def test_what_is_no_agent_is_refused_with_the_reason(users_module, path, says):
@@ -91,3 +91,12 @@ def test_dqn_has_one_of_everything():
         with pytest.raises(ConfigError, match=rf"{re.escape(path)} is 2.*--agent=gorila"):
             make_config("dqn", "Catch-v0", overrides={path: 2})
         make_config("gorila", "Catch-v0", overrides={path: 2})
+
+
+def test_apex_gives_every_environment_of_all_actors_a_step_of_the_ladder():
+    epsilon = RECIPES["apex"].exploration(make_config("apex", "Catch-v0"))
+    ladder = [epsilon(Elapsed(10**9, 10**9), environment, 8) for environment in range(8)]
+    assert ladder == pytest.approx(
+        [0.4, 0.16, 0.064, 0.0256, 0.01024, 0.004096, 0.0016384, 0.00065536], rel=1e-9
+    )
+    assert epsilon(Elapsed(0, 0), 0, 1) == 0.4

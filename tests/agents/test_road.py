@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from gorila_jax.actor.actor import Actor, ActorPorts
+from gorila_jax.actor.policy import Decision
 from gorila_jax.agents import RECIPES
 from gorila_jax.replay.memory import MemoryReplay
 from gorila_jax.runtime.configure import make_config
@@ -32,6 +33,11 @@ NETWORK = Network(
         + jnp.array([0.0, BONUS])
     ),
 )
+
+
+def decide(parameters, stacks, *rest) -> Decision:
+    zeros = np.zeros(len(stacks), np.float32)
+    return Decision(np.full(len(stacks), GREEDY, np.int32), zeros, zeros)
 
 
 def td_errors(agent: str, script, num_steps: int, n_steps: int = 1, max_abs_reward: float = 0.0):
@@ -63,7 +69,7 @@ def td_errors(agent: str, script, num_steps: int, n_steps: int = 1, max_abs_rewa
     actor = Actor(
         0,
         environment,
-        lambda parameters, stacks, *rest: np.full(len(stacks), GREEDY, np.int32),
+        decide,
         recipe.accumulator(config, writer),
         ports,
         config.env.frame_stack,
@@ -71,7 +77,7 @@ def td_errors(agent: str, script, num_steps: int, n_steps: int = 1, max_abs_rewa
         max_abs_reward,
         jax.random.PRNGKey(0),
     )
-    for _ in range(num_steps):
+    for _ in range(num_steps + 1):  # what a step brought is inserted during the next one
         actor.step(0.0)
     number = replay.status(0).inserted_items
     batch = replay.sampler(0, 50 * number).sample(0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+from collections.abc import Sequence
 
 import pytest
 
@@ -20,42 +21,60 @@ SHARED = (
 
 @pytest.fixture
 def port() -> int:
+    return free_port()
+
+
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         return probe.getsockname()[1]
 
 
 def serve(port: int, run_id: str = "mine"):
-    process = start("replay", *SHARED, f"--config.replay.port={port}", f"--config.replay.run_id={run_id}")
-    lines: list[str] = []
-
-    def ready() -> bool:
-        lines.append(process.stdout.readline())
-        return "is ready on port" in lines[-1]
-
-    wait_for(ready, process)
+    (process,) = serve_all([port], run_id)
     return process
 
 
-def train_flags(port: int, workdir, run_id: str = "mine") -> tuple[str, ...]:
+def serve_all(ports: Sequence[int], run_id: str = "mine", more: Sequence[str] = ()):
+    """One server on each port, once all are ready."""
+    processes = [
+        start(
+            "replay",
+            *SHARED,
+            *more,
+            f"--index={index}",
+            f"--config.replay.port={port}",
+            f"--config.replay.run_id={run_id}",
+        )
+        for index, port in enumerate(ports)
+    ]
+    for process in processes:
+        wait_for(lambda lines=process.stdout: "is ready on port" in lines.readline(), process)
+    return processes
+
+
+def train_flags(ports: Sequence[int], workdir, run_id: str = "mine") -> tuple[str, ...]:
     return (
         *SHARED,
-        f"--config.replay.server_addresses=localhost:{port}",
+        f"--config.replay.server_addresses={','.join(f'localhost:{port}' for port in ports)}",
         f"--config.replay.run_id={run_id}",
         f"--workdir={workdir}",
     )
 
 
-def test_a_run_trains_through_a_server_in_another_process(tmp_path, port):
-    server = serve(port)
-    code, output = run("train", *train_flags(port, tmp_path), "--total_frames=2000")
+def test_a_run_trains_through_servers_in_other_processes(tmp_path):
+    ports = [free_port(), free_port()]
+    spread = ("--num_actors=2", "--num_replay_servers=2")
+    servers = serve_all(ports, more=spread)
+    code, output = run("train", *train_flags(ports, tmp_path), *spread, "--total_frames=2000")
     assert code == 0, output
-    assert finish(server, signal.SIGTERM)[0] == 0
+    assert "table 0 fed by actors [0]; table 1 fed by actors [1]" in output
+    assert [finish(server, signal.SIGTERM)[0] for server in servers] == [0, 0]
 
 
 def test_a_server_of_another_run_is_refused(tmp_path, port):
     server = serve(port, run_id="theirs")
-    code, output = run("train", *train_flags(port, tmp_path), "--total_frames=2000")
+    code, output = run("train", *train_flags([port], tmp_path), "--total_frames=2000")
     assert code == 1
     assert "theirs" in output
     assert finish(server, signal.SIGTERM)[0] == 0
@@ -71,7 +90,7 @@ def test_a_second_server_on_the_port_is_refused(port):
 
 def test_a_killed_server_ends_the_run_with_its_address(tmp_path, port):
     server = serve(port)
-    process = start("train", *train_flags(port, tmp_path), "--total_frames=100000000")
+    process = start("train", *train_flags([port], tmp_path), "--total_frames=100000000")
     metrics = tmp_path / "metrics.csv"
     wait_for(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > 1, process)
     server.kill()

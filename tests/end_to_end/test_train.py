@@ -104,6 +104,8 @@ REFUSALS = [
     (["--config.parameter_server.optimizer=lamb", "--num_shards=2"], "lamb"),
     (["--lockstep", "--replay_backend=reverb"], "memory"),
     (["--num_shards=100000"], "7,619 parameters"),
+    (["--num_replay_servers=2", "--num_actors=3"], "use 2 or 4"),
+    (["--num_replay_servers=2", "--num_actors=2", "--config.replay.error_buffer_samples=9"], "from 2 tables"),
     (["--config.replay.server_addresses=a", "--config.replay.run_id=r"], "host:port"),
     (["stray"], "stray"),
 ]

@@ -39,8 +39,8 @@ class _Forging(CounterEnv):
         super().__init__([[episode(3)]])
         self._fields = fields
 
-    def step(self, actions: np.ndarray) -> EnvironmentStep:
-        return super().step(actions)._replace(**self._fields)
+    def recv(self) -> EnvironmentStep:
+        return super().recv()._replace(**self._fields)
 
 
 def test_a_first_step_without_an_end_is_refused():
@@ -50,8 +50,8 @@ def test_a_first_step_without_an_end_is_refused():
 
 def test_an_end_on_a_first_step_is_refused():
     class EndsAtOnce(CounterEnv):
-        def step(self, actions: np.ndarray) -> EnvironmentStep:
-            step = super().step(actions)
+        def recv(self) -> EnvironmentStep:
+            step = super().recv()
             return step._replace(end=np.where(step.first, End.GAME_OVER, step.end).astype(np.uint8))
 
     with pytest.raises(ConfigError, match="ends with its first observation"):

@@ -9,7 +9,8 @@ import pytest
 
 from gorila_jax.config import EnvironmentConfig
 from gorila_jax.environments import environment_spec, make_environment
-from gorila_jax.types import End, Environment
+from gorila_jax.runtime.waits import TimedEnvironment, Waits
+from gorila_jax.types import End, Environment, GorilaError
 from tests.doubles import CounterEnv, episode
 
 GAMMA = 0.9
@@ -27,10 +28,14 @@ def _real(name: str, **options: object) -> Callable[[], Environment]:
 
 MAKERS = {
     "double": _counter,
+    "timed": lambda: TimedEnvironment(_counter(), Waits(), "environment"),
     "atari": _real("Breakout-v5", max_frames_per_episode=160),
     "catch": _real("Catch-v0"),
     "cartpole": _real("CartPole-v1", max_steps_per_episode=15),
     "user": _real("tests.environments.user_environments:Walk", max_steps_per_episode=9),
+    "user's processes": _real(
+        "tests.environments.user_environments:Walk", max_steps_per_episode=9, gymnasium_workers="processes"
+    ),
 }
 
 
@@ -102,6 +107,54 @@ def test_what_was_returned_stays_as_it_is(environment):
             np.testing.assert_array_equal(ours, kept)
 
 
+def test_the_two_halves_are_a_step(make):
+    whole, halves = make(), make()
+    random = np.random.default_rng(2)
+    steps = [whole.reset(), halves.reset()]
+    for _ in range(60):
+        for ours, theirs in zip(*steps, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        actions = random.integers(whole.spec.num_actions, size=3, dtype=np.int32)
+        halves.send(actions)
+        actions_then = actions.copy()
+        actions[:] = 0  # they are the caller's again as soon as they are sent
+        steps = [whole.step(actions_then), halves.recv()]
+    whole.close()
+    halves.close()
+
+
+def test_calls_that_do_not_fit_in_are_refused_and_change_nothing(environment):
+    nothing = np.zeros(3, np.int32)
+    for call in (lambda: environment.step(nothing), lambda: environment.send(nothing)):
+        with pytest.raises(GorilaError, match="step before reset"):
+            call()
+    with pytest.raises(GorilaError, match="recv without a step under way: send actions first"):
+        environment.recv()
+    environment.reset()
+    with pytest.raises(GorilaError, match="recv without a step under way"):
+        environment.recv()
+    for _ in range(5):
+        environment.send(nothing)
+        for call, name in (
+            (lambda: environment.send(nothing), "send"),
+            (lambda: environment.step(nothing), "send"),
+            (environment.reset, "reset"),
+        ):
+            with pytest.raises(GorilaError, match=f"{name} while a step is under way: recv it first"):
+                call()
+        assert len(environment.recv().first) == 3
+    assert len(environment.step(nothing).first) == 3
+
+
+def test_it_closes_with_a_step_under_way(environment):
+    environment.reset()
+    environment.send(np.zeros(3, np.int32))
+    environment.close()
+    for call in (environment.reset, environment.recv, lambda: environment.send(np.zeros(3, np.int32))):
+        with pytest.raises(GorilaError, match="the environment is closed"):
+            call()
+
+
 def test_actions_that_do_not_exist_are_refused(environment):
     environment.reset()
     for actions in (
@@ -112,14 +165,15 @@ def test_actions_that_do_not_exist_are_refused(environment):
     ):
         with pytest.raises(ValueError, match="action"):
             environment.step(actions)
+    environment.step(np.zeros(3, np.int32))
 
 
-@pytest.mark.parametrize("key", [key for key in MAKERS if key != "double"])
+@pytest.mark.parametrize("key", [key for key in MAKERS if key not in ("double", "timed")])
 def test_the_spec_is_known_beforehand(key):
     environment = MAKERS[key]()
     config = EnvironmentConfig(discount=GAMMA)
     limits = {"atari": {"max_frames_per_episode": 160}, "cartpole": {"max_steps_per_episode": 15}}
-    limits["user"] = {"max_steps_per_episode": 9}
+    limits["user"] = limits["user's processes"] = {"max_steps_per_episode": 9}
     expected = environment_spec(environment.spec.name, EnvironmentConfig(**limits.get(key, {})))
     assert environment.spec == expected
     if key in limits:

@@ -193,14 +193,38 @@ def test_observations_that_do_not_fit_their_space_are_an_error(workers):
     environment.close()
 
 
-def test_a_process_that_dies_is_an_error():
+@pytest.mark.parametrize("actions", [[0, 1], [1, 0], [1, 1]])
+def test_a_process_that_dies_is_an_error(actions):
     environment = make(f"{HERE}:dying", gymnasium_workers="processes")
     environment.reset()
     with pytest.raises(GorilaError, match="dying: one of its processes has died"):
-        environment.step(np.array([0, 1], np.int32))
+        environment.step(np.array(actions, np.int32))
     environment.close()
     environment.close()
     assert not any(process.is_alive() for process in environment._vector.processes)
+
+
+def test_processes_take_their_step_before_it_is_asked_for():
+    environment = make(WALK, gymnasium_workers="processes")
+    environment.reset()
+    environment.send(np.zeros(2, np.int32))
+    assert [pipe.poll(60) for pipe in environment._vector.parent_pipes] == [True, True]
+    environment.recv()
+    environment.close()
+
+
+@pytest.mark.parametrize("factory", ["dying", "failing", "hanging"])
+def test_processes_are_closed_with_a_bad_step_under_way(monkeypatch, factory):
+    monkeypatch.setattr("gorila_jax.environments.gymnasium._CLOSE_TIMEOUT_S", 1.0)
+    for index in (0, 1):
+        environment = make(f"{HERE}:{factory}", gymnasium_workers="processes")
+        environment.reset()
+        actions = np.zeros(2, np.int32)
+        actions[index] = 1
+        environment.send(actions)
+        environment.close()
+        environment.close()
+        assert not any(process.is_alive() for process in environment._vector.processes)
 
 
 @pytest.mark.parametrize("workers", ["serial", "processes"])

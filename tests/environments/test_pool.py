@@ -6,6 +6,7 @@ import itertools
 import json
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,8 +31,8 @@ class Tapped:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._pool, name)
 
-    def step(self, actions: np.ndarray) -> tuple:
-        result = self._pool.step(actions)
+    def recv(self) -> tuple:
+        result = self._pool.recv()
         _, reward, terminated, truncated, info = result
         keep = {key: info[key].copy() for key in ("lives", "elapsed_step")}
         keep |= {"game_over": info["terminated"] == 1, "terminated": terminated, "truncated": truncated}
@@ -222,7 +223,11 @@ def _scripted(results: list[dict], size: int = 1) -> list[EnvironmentStep]:
 
     spec = EnvironmentSpec("Scripted", (2, 2), np.dtype(np.uint8), 2, 4, {})
     pool = SimpleNamespace(
-        config={"num_envs": size}, reset=reset, step=lambda _: answer(**queue.pop(0)), close=lambda: None
+        config={"num_envs": size},
+        reset=reset,
+        send=lambda _: None,
+        recv=lambda: answer(**queue.pop(0)),
+        close=lambda: None,
     )
     environment = PoolEnvironment(pool, spec, discount=0.99)
     environment.reset()
@@ -265,14 +270,24 @@ def test_the_expected_reset_style_is_none():
     assert [step.first[0] for step in steps] == [False, True, False, True]
 
 
-def test_step_needs_a_reset_and_an_open_environment():
-    environment = make("Catch-v0")
-    with pytest.raises(GorilaError, match="step before reset"):
-        environment.step(np.zeros(1, np.int32))
+def test_closing_ends_the_threads():
+    before = len(list(Path("/proc/self/task").iterdir()))
+    environment = make("Pong-v5", size=8, num_threads=4)
+    environment.reset()
+    environment.send(np.zeros(8, np.int32))
+    assert len(list(Path("/proc/self/task").iterdir())) >= before + 4
     environment.close()
-    environment.close()
-    with pytest.raises(GorilaError, match="closed"):
+    assert len(list(Path("/proc/self/task").iterdir())) == before
+
+
+@pytest.mark.parametrize("name", ["Pong-v5", "Catch-v0"])
+def test_pools_are_closed_with_a_step_under_way_again_and_again(name):
+    for k in range(40):
+        environment = make(name, size=6, seed=k, num_threads=2)
         environment.reset()
+        environment.step(np.zeros(6, np.int32))
+        environment.send(np.zeros(6, np.int32))
+        environment.close()
 
 
 def _observations(name: str, seed: int, actions: list[int], size: int = 1, **options: Any) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any, ClassVar
 
 import gymnasium
@@ -96,6 +97,30 @@ def dying() -> gymnasium.Env:
             return super().step(action)
 
     return Dying(spaces.Box(0, 1, (2,)), spaces.Discrete(2))
+
+
+def failing() -> gymnasium.Env:
+    """Raises at action 1."""
+
+    class Failing(_Spaces):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+            if action == 1:
+                raise RuntimeError("as it was written to")
+            return super().step(action)
+
+    return Failing(spaces.Box(0, 1, (2,)), spaces.Discrete(2))
+
+
+def hanging() -> gymnasium.Env:
+    """Never comes back from action 1."""
+
+    class Hanging(_Spaces):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+            if action == 1:
+                time.sleep(3600)
+            return super().step(action)
+
+    return Hanging(spaces.Box(0, 1, (2,)), spaces.Discrete(2))
 
 
 def no_environment() -> str:

@@ -12,11 +12,17 @@ import optax
 from gorila_jax.config import LearnerConfig
 from gorila_jax.learner.learner import Learner
 from gorila_jax.learner.prefetch import Prefetcher
-from gorila_jax.types import Gradient, Snapshot
+from gorila_jax.types import Batch, Gradient, Snapshot
 from tests.learner.problem import batch, loss_fn, parameters
 
 UPDATES = 100
-CONFIG = LearnerConfig(batch_size=16, max_gradient_norm=0.5, outlier_deviations=1.0, outlier_warmup_losses=10)
+CONFIG = LearnerConfig(
+    batch_size=16,
+    max_gradient_norm=0.5,
+    outlier_deviations=1.0,
+    outlier_warmup_losses=10,
+    importance_exponent=0.6,
+)
 
 
 class Server:
@@ -28,6 +34,7 @@ class Server:
             flax.jax_utils.replicate(parameters(seed), self.devices) for seed in (0, 1)
         )
         self.gradients: list[Gradient] = []
+        self.priorities: list[np.ndarray] = []  # [B] of every update
         optimizer = optax.sgd(0.05)
 
         def apply(parameters: Any, gradients: Any) -> Any:
@@ -44,11 +51,26 @@ class Server:
         self.parameters = self.apply(self.parameters, gradient.gradients)
 
 
+def prioritized(seed: int) -> Batch:
+    """A batch whose items were drawn with different probabilities, the rarest one anywhere in it."""
+    drawn = batch(CONFIG.batch_size, seed)
+    probabilities = np.random.default_rng(seed).uniform(0.01, 0.2, CONFIG.batch_size)
+    return drawn._replace(info=drawn.info._replace(probabilities=probabilities))
+
+
 def train(num_devices: int) -> tuple[Server, Learner]:
     server = Server(num_devices)
     seeds = iter(range(UPDATES))
-    prefetcher = Prefetcher(CONFIG, server.devices, lambda timeout_s: batch(CONFIG.batch_size, next(seeds)))
-    learner = Learner(CONFIG, loss_fn, server.devices, prefetcher.next_batch, server.pull, server.push)
+    prefetcher = Prefetcher(CONFIG, server.devices, lambda timeout_s: prioritized(next(seeds)))
+    learner = Learner(
+        CONFIG,
+        loss_fn,
+        server.devices,
+        prefetcher.next_batch,
+        server.pull,
+        server.push,
+        lambda keys, priorities: server.priorities.append(np.asarray(priorities).ravel()),
+    )
     for _ in range(UPDATES):
         assert prefetcher.step(0.0)
         assert learner.step(0.0)
@@ -66,6 +88,7 @@ def main() -> None:
             assert np.all(getattr(shared, flag) == np.asarray(getattr(single, flag))[0])
         outliers += int(np.asarray(single.outlier)[0])
     assert 0 < outliers < UPDATES
+    np.testing.assert_allclose(four.priorities, one.priorities, rtol=1e-4)
     assert not np.allclose(one.parameters["w"][0], parameters(0)["w"])
     weights = np.asarray(four.parameters["w"])
     np.testing.assert_allclose(weights[0], one.parameters["w"][0], rtol=1e-5)

@@ -8,7 +8,7 @@ import pytest
 
 from gorila_jax.config import LearnerConfig
 from gorila_jax.learner.prefetch import Prefetcher
-from gorila_jax.types import ConfigError, ReplayError
+from gorila_jax.types import Batch, ConfigError, ReplayError, SampleInfo
 from tests.learner.problem import batch, shares, steps
 
 BATCH = 4
@@ -102,3 +102,13 @@ def test_two_threads_hand_over_every_batch_in_order():
 def test_devices_that_cannot_share_the_batch_are_refused():
     with pytest.raises(ConfigError, match="3 devices"):
         Prefetcher(LearnerConfig(batch_size=4), jax.devices()[:1] * 3, lambda timeout_s: None)
+
+
+def test_importance_weights_are_of_the_global_batch_and_travel_with_it():
+    probabilities = np.array([0.1, 0.4, 0.2, 0.3])
+    info = SampleInfo(np.arange(BATCH), probabilities, np.full(BATCH, 5))
+    settings = LearnerConfig(batch_size=BATCH, prefetch_batches=0, importance_exponent=0.5)
+    prefetcher = Prefetcher(settings, DEVICES, lambda timeout_s: Batch(steps(BATCH), info))
+    got = prefetcher.next_batch(0.0)
+    np.testing.assert_allclose(got.weights, [(0.1 / probabilities) ** 0.5], rtol=1e-6)
+    assert got.keys.tolist() == [0, 1, 2, 3]

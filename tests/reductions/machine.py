@@ -49,10 +49,11 @@ def draw_batches(config: Config, num_batches: int = NUM_UPDATES) -> list[Batch]:
         replay.writer(0, size), size, config.env.frame_stack, config.learner.n_steps
     )
     random = np.random.default_rng(5)
-    accumulator.observe(np.zeros(size, np.int32), environment.reset())
+    values = np.zeros(size, np.float32)
+    accumulator.observe(np.zeros(size, np.int32), values, environment.reset(), values)
     for _ in range(100):
         actions = random.integers(0, spec.num_actions, size, dtype=np.int32)
-        accumulator.observe(actions, environment.step(actions))
+        accumulator.observe(actions, values, environment.step(actions), values)
     sampler = replay.sampler(0, config.learner.batch_size)
     batches = [sampler.sample(0.0) for _ in range(num_batches)]
     assert all(batch is not None for batch in batches)

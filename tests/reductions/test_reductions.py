@@ -13,6 +13,7 @@ import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
+from gorila_jax.runtime.train import train
 from tests.reductions.machine import NUM_UPDATES, config_of, draw_batches, initial_parameters, train_on
 
 
@@ -87,3 +88,51 @@ def test_four_devices_are_one_at_the_same_global_batch(batches, tmp_path):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert done.stdout.strip() == "4", done.stderr
     assert_same(np.load(file), train_on(config_of("gorila"), batches))
+
+
+UNDONE = {  # everything in which Ape-X differs from Gorila
+    "replay.priority_exponent": 0.0,
+    "learner.n_steps": 1,
+    "learner.double_q": False,
+    "learner.importance_exponent": 0.4,  # of uniform draws all weights are 1
+    "network.dueling": False,
+    "learner.max_abs_td_error": 1.0,
+    "learner.max_gradient_norm": 0.0,
+}
+
+
+def test_apex_with_uniform_replay_one_step_and_single_q_is_gorila(batches):
+    apex, gorila = config_of("apex", **UNDONE), config_of("gorila")
+    assert_same(train_on(apex, batches), train_on(gorila, batches))
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"learner.double_q": True},
+        {"network.dueling": True},
+        {"learner.n_steps": 3},
+        {"replay.priority_exponent": 0.6},
+        {"learner.max_abs_td_error": 0.1},
+        {"learner.max_gradient_norm": 0.1},
+    ],
+    ids=lambda setting: next(iter(setting)),
+)
+def test_each_of_these_settings_changes_the_updates(setting):
+    changed = config_of("apex", **UNDONE | setting)
+    histories = [train_on(config, draw_batches(config)) for config in (changed, config_of("apex", **UNDONE))]
+    if histories[0].shape == histories[1].shape:
+        assert np.abs(histories[0] - histories[1]).max() > 1e-6
+
+
+def test_apex_in_lockstep_is_gorila_in_lockstep(tmp_path):
+    """The whole machine, actors included, with one exploration rate for all environments."""
+    common = {"run.lockstep": True, "run.total_frames": 1_500, "env.num_environments": 8}
+    apex = UNDONE | {"actor.epsilon_base": 0.3, "actor.epsilon_alpha": 0.0}
+    gorila = {"actor.epsilon_initial": 0.3, "actor.epsilon_final": 0.3, "learner.outlier_deviations": 0.0}
+    runs = [
+        train(config_of(agent, **common | settings), tmp_path / agent)
+        for agent, settings in (("apex", apex), ("gorila", gorila))
+    ]
+    assert runs[0].updates == runs[1].updates > 50
+    assert runs[0].parameters_checksum == runs[1].parameters_checksum

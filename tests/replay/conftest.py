@@ -19,8 +19,10 @@ def open_replay(backend):
     """Builds replays of either backend and closes them after the test."""
     replays = []
 
-    def build(table, num_tables=1, seed=0, run_id="run"):
-        replays.append(make_replay(backend, table, num_tables, seed=seed, run_id=run_id))
+    def build(table, num_tables=1, seed=0, run_id="run", num_servers=1):
+        replays.append(
+            make_replay(backend, table, num_tables, seed=seed, run_id=run_id, num_servers=num_servers)
+        )
         return replays[-1]
 
     yield build

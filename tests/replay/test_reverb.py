@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -184,8 +185,48 @@ def test_tables_spread_over_servers(start_server):
     replay.close()
     with pytest.raises(ReplayError, match="are the addresses in order"):
         ReverbReplay(SPEC, 3, "run", addresses[::-1])
-    with pytest.raises(ConfigError, match="several servers for one table"):
+    with pytest.raises(ConfigError, match="each needs a table of its own"):
         ReverbReplay(SPEC, 1, "run", addresses)
+    with pytest.raises(ConfigError, match="no replay server 2: the 2 are numbered from 0"):
+        ReplayServer(SPEC, 3, "run", index=2, num_servers=2)
+
+
+def free_ports_in_a_row():
+    """A port that is free, as is the next one."""
+    for port in range(20000, 60000, 2):
+        with socket.socket() as first, socket.socket() as second:
+            try:
+                first.bind(("", port))
+                second.bind(("", port + 1))
+            except OSError:
+                continue
+        return port
+    raise AssertionError("no two ports in a row are free")
+
+
+def test_several_servers_in_this_process_have_ports_in_a_row():
+    port = free_ports_in_a_row()
+    replay = make_replay("reverb", SPEC, 2, run_id="run", port=port, num_servers=2)
+    assert replay.addresses == (f"localhost:{port}", f"localhost:{port + 1}")
+    replay.close()
+
+
+def test_where_one_of_several_servers_cannot_start_none_is_left(start_server):
+    port = free_ports_in_a_row()
+    start_server(SPEC, 1, "theirs", port + 1)
+    with pytest.raises(ReplayError, match=f"port {port + 1} is taken"):
+        make_replay("reverb", SPEC, 2, run_id="run", port=port, num_servers=2)
+    assert start_server(SPEC, 1, "run", port).port == port
+
+
+def test_a_replay_comes_back_on_as_many_servers_only(tmp_path):
+    replay = make_replay("reverb", SPEC, 2, run_id="run", num_servers=2)
+    replay.save(str(tmp_path / "saved"))
+    replay.close()
+    other = make_replay("reverb", SPEC, 2, run_id="run")
+    with pytest.raises(ReplayError, match="was saved from 2 servers, now there are 1"):
+        other.restore(str(tmp_path / "saved"))
+    other.close()
 
 
 def test_what_is_fetched_ahead_is_bounded(start_server):

@@ -11,8 +11,8 @@ import pytest
 from gorila_jax.replay import estimate_bytes, make_replay
 from gorila_jax.replay.limiter import Limiter, check_limiter, smallest_error_buffer
 from gorila_jax.replay.signature import check_memory, row_bytes
-from gorila_jax.replay.table import check_table
-from gorila_jax.types import ConfigError
+from gorila_jax.replay.table import appears_whole, check_table, split_table
+from gorila_jax.types import ConfigError, ReplayError
 from tests.replay.steps import table
 
 
@@ -59,6 +59,20 @@ def test_below_the_least_buffer_both_sides_would_wait():
         check_limiter(smaller, 32)
 
 
+def test_tables_together_need_the_buffer_of_each_in_its_share_of_a_batch():
+    least = 4 * smallest_error_buffer(8.0, 32 // 4)  # 4 * (8 + 8) / 2
+    check_limiter(Limiter(100, 8.0, least), 32, 4)
+    with pytest.raises(ConfigError, match=r"batches of 32 from 4 tables .* the least that works is 32"):
+        check_limiter(Limiter(100, 8.0, least - 1), 32, 4)
+
+
+def test_tables_share_what_is_one_replay():
+    whole = table(capacity=90, min_items=10, per_insert=4.0, buffer=60.0, exponent=0.6)
+    part = split_table(whole, 3)
+    assert part == whole._replace(capacity_items=30, min_items=4, error_buffer=20.0)
+    assert split_table(whole, 1) == whole
+
+
 def test_prefetch_and_larger_steps_need_a_larger_buffer():
     assert smallest_error_buffer(8.0, 32) == (32 + 8) / 2
     assert smallest_error_buffer(8.0, 32, prefetch_batches=2) == (3 * 32 + 8) / 2
@@ -79,6 +93,26 @@ def test_prefetch_and_larger_steps_need_a_larger_buffer():
 def test_a_table_that_cannot_work_is_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
         check_table(table(**settings), 1)
+
+
+def test_a_directory_appears_when_all_of_it_is_written(tmp_path):
+    with appears_whole(str(tmp_path / "a" / "saved")) as path:
+        (path / "file").write_text("whole")
+        assert not (tmp_path / "a" / "saved").exists()
+    assert (tmp_path / "a" / "saved" / "file").read_text() == "whole"
+    assert [entry.name for entry in (tmp_path / "a").iterdir()] == ["saved"]
+
+
+@pytest.mark.parametrize("failure", [OSError("no space left"), ReplayError("the server died")])
+def test_nothing_is_left_of_a_directory_that_was_not_finished(tmp_path, failure):
+    def write():
+        with appears_whole(str(tmp_path / "saved")) as path:
+            (path / "file").write_text("half")
+            raise failure
+
+    with pytest.raises(ReplayError, match=f"cannot save the replay to .*saved: {failure}"):
+        write()
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_unknown_backend_is_refused():

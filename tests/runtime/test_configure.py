@@ -18,7 +18,7 @@ from gorila_jax.types import ConfigError
         ("my.robot:make", "toy"),
     ],
 )
-@pytest.mark.parametrize("agent", ["dqn", "gorila"])
+@pytest.mark.parametrize("agent", ["dqn", "gorila", "apex"])
 def test_the_environment_decides_and_paper_is_never_chosen_silently(agent, environment, preset):
     assert make_config(agent, environment).preset == preset
 
@@ -31,8 +31,10 @@ def test_a_named_preset_is_taken_and_overrides_lie_on_top():
 
 
 def test_what_an_agent_cannot_do_is_refused():
-    with pytest.raises(ConfigError, match="uniformly"):
-        make_config("gorila", "Catch-v0", overrides={"replay.priority_exponent": 0.6})
+    with pytest.raises(ConfigError, match="apex has one"):
+        make_config("apex", "Catch-v0", overrides={"learner.num_learners": 2})
+    with pytest.raises(ConfigError, match="apex has one replay for all"):
+        make_config("apex", "Catch-v0", overrides={"replay.layout": "local"})
     with pytest.raises(ConfigError, match="paper, small, toy"):
         make_config("gorila", "Catch-v0", "huge")
 

@@ -126,6 +126,14 @@ def test_a_row_has_every_column_and_says_what_was_done(watch):
     assert row["wall_seconds"] == pytest.approx(10.0)
 
 
+def test_a_replay_of_several_tables_fills_until_each_holds_its_share(watch):
+    one = watch(**{"replay.num_servers": 2})
+    one.act(4)
+    assert one.monitor.write_row()["bottleneck"] == "filling replay"
+    one.act(8)  # each actor has fed its table 24 steps of the first 32, of which 16 are its share
+    assert one.monitor.write_row()["bottleneck"] != "filling replay"
+
+
 def test_rates_are_of_the_time_since_the_row_before(watch):
     one = watch()
     one.act(10)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from gorila_jax.agents import find_recipe
+from gorila_jax.config import override
 from gorila_jax.environments import environment_spec
 from gorila_jax.replay.limiter import smallest_error_buffer
 from gorila_jax.replay.memory.replay import MemoryWriter
@@ -19,13 +20,13 @@ from gorila_jax.runtime.coordinator import Coordinator
 from gorila_jax.runtime.lockstep import run_lockstep
 from gorila_jax.runtime.system import checksum, table_spec
 from gorila_jax.runtime.threads import run_threads
-from gorila_jax.types import ConfigError, GorilaError, ReplayError
+from gorila_jax.types import ConfigError, Environment, GorilaError, ReplayError
 from tests.runtime.systems import build, config_of
 
 PATIENCE_S = 120
 
 
-class Watched:
+class Watched(Environment):
     """An environment that keeps its first observations and every action."""
 
     def __init__(self, environment):
@@ -38,9 +39,12 @@ class Watched:
         self.first = step.observation.copy()
         return step
 
-    def step(self, actions):
+    def send(self, actions):
         self.actions.append(actions.copy())
-        return self.inner.step(actions)
+        self.inner.send(actions)
+
+    def recv(self):
+        return self.inner.recv()
 
     def close(self):
         self.closed = True
@@ -215,7 +219,8 @@ def test_inserts_stop_at_the_limiter_while_the_first_update_is_delayed():
 
 @pytest.mark.parametrize("layout", ["global", "local"])
 def test_items_built_are_items_inserted(layout):
-    """Every real step makes one item, and none is lost on its way through two actors' threads."""
+    """Every real step makes one item, and none is lost on its way through two actors' threads. What the last
+    step of each actor brought would have entered with the next one."""
     coordinator = Coordinator(3000)
     config = config_of(
         **{
@@ -233,7 +238,8 @@ def test_items_built_are_items_inserted(layout):
     built = sum(writer.inserted_items for writer in system.writers)
     waiting = sum(writer.waiting_items for writer in system.writers)
     inserted = sum(system.replay.status(table).inserted_items for table in range(system.replay.num_tables))
-    assert built == coordinator.steps >= 3000
+    assert coordinator.steps >= 3000
+    assert 0 <= coordinator.steps - built <= 2 * config.env.num_environments
     assert inserted == built - waiting
     assert waiting <= 2 * config.env.num_environments  # no more than one step of each actor
     trained = sum(learner.samples for learner in system.learners)
@@ -268,6 +274,49 @@ def test_neither_side_waits_for_ever_with_the_smallest_buffer(samples_per_insert
     assert coordinator.failure is None
     assert system.server.status().version >= 100
     system.close()
+
+
+def test_tables_of_a_global_replay_share_its_settings():
+    config = config_of(
+        **{
+            "actor.num_actors": 3,
+            "learner.batch_size": 9,
+            "replay.num_servers": 3,
+            "replay.capacity_transitions": 900,
+            "replay.learning_starts_transitions": 100,
+            "replay.error_buffer_samples": 90,
+            "replay.samples_per_insert": 2.0,
+        }
+    )
+    spec = environment_spec(config.environment, config.env)
+    table = table_spec(config, find_recipe("gorila"), spec)
+    assert (table.capacity_items, table.min_items, table.error_buffer) == (300, 34, 30.0)
+    local = override(config, {"replay.layout": "local", "learner.num_learners": 3})
+    table = table_spec(local, find_recipe("gorila"), spec)
+    assert (table.capacity_items, table.min_items, table.error_buffer) == (900, 100, 90.0)
+
+
+def test_a_replay_of_several_tables_is_fed_and_drawn_from_evenly_and_in_lockstep_always_alike():
+    def run():
+        config = config_of(
+            **{
+                "actor.num_actors": 4,
+                "replay.num_servers": 2,
+                "replay.priority_exponent": 0.6,
+            }
+        )
+        coordinator = Coordinator(200)
+        system = build(config, coordinator=coordinator)
+        run_lockstep(system, coordinator, lambda: None)
+        tables = [system.replay.status(table) for table in range(system.replay.num_tables)]
+        assert system.server.status().version > 50
+        return tables, checksum(system.server.pull_policy()[1])
+
+    tables, parameters = run()
+    assert len(tables) == 2
+    assert abs(tables[0].inserted_items - tables[1].inserted_items) <= 4 * 2  # a round of actors
+    assert abs(tables[0].sampled_items - tables[1].sampled_items) <= 4  # a part that the learner keeps
+    assert run() == (tables, parameters)
 
 
 def test_a_buffer_with_no_room_for_a_batch_is_refused():

@@ -23,14 +23,30 @@ def test_a_global_replay_is_one_table_for_all():
     topology = make_topology(config_of(3, 2), ["cpu:0"])
     assert topology.num_tables == 1
     assert topology.actor_tables == (0, 0, 0)
-    assert topology.learner_tables == (0, 0)
+    assert topology.learner_tables == ((0,), (0,))
+
+
+@pytest.mark.parametrize(
+    "servers", [{"replay.num_servers": 2}, {"replay.server_addresses": "a:1,b:2", "replay.run_id": "r"}]
+)
+def test_a_global_replay_on_several_servers_is_a_table_on_each_for_every_learner(servers):
+    topology = make_topology(config_of(6, 2, **servers), ["cpu:0"])
+    assert (topology.num_tables, topology.num_servers) == (2, 2)
+    assert topology.actor_tables == (0, 1, 0, 1, 0, 1)
+    assert topology.learner_tables == ((0, 1), (0, 1))
+
+
+def test_local_replays_are_dealt_to_servers():
+    topology = make_topology(config_of(3, 3, "local", **{"replay.num_servers": 2}), ["cpu:0"])
+    assert (topology.num_tables, topology.num_servers) == (3, 2)
+    assert topology.learner_tables == ((0,), (1,), (2,))
 
 
 @pytest.mark.parametrize(("num_actors", "num_learners"), [(1, 1), (4, 2), (6, 3), (3, 3)])
 def test_local_replays_are_bundles_of_equal_size(num_actors, num_learners):
     topology = make_topology(config_of(num_actors, num_learners, "local"), ["cpu:0"])
     assert topology.num_tables == num_learners
-    assert topology.learner_tables == tuple(range(num_learners))
+    assert topology.learner_tables == tuple((learner,) for learner in range(num_learners))
     feeding = collections.Counter(topology.actor_tables)
     assert feeding == dict.fromkeys(range(num_learners), num_actors // num_learners)
 
@@ -69,6 +85,14 @@ def test_the_plan_names_every_learner_its_actors_and_its_devices():
         "4 actor(s) x 3 environments, 2 replay table(s) (local), 2 learner(s), 5 parameter shard(s)",
         "learner 0: table 0 fed by actors [0, 1], on cpu:0",
         "learner 1: table 1 fed by actors [2, 3], on cpu:1",
+    ]
+
+
+def test_the_plan_names_the_actors_of_every_server():
+    config = config_of(4, 1, **{"replay.num_servers": 2})
+    lines = describe(make_topology(config, ["cpu:0"]), config, num_devices=1)
+    assert lines[1:] == [
+        "learner 0: table 0 fed by actors [0, 2]; table 1 fed by actors [1, 3], on cpu:0",
     ]
 
 

@@ -56,13 +56,18 @@ def test_a_port_that_fails_is_timed_and_fails(clock):
 def test_a_timed_environment_is_the_environment_itself(clock):
     counted = Waits()
     environment = CounterEnv([[episode(3)]])
-    environment.step = lambda actions, step=environment.step: clock(3.0) or step(actions)
+    environment.send = lambda actions, send=environment.send: clock(1.0) or send(actions)
+    environment.recv = lambda recv=environment.recv: clock(2.0) or recv()
     timed = TimedEnvironment(environment, counted, "environment")
     assert timed.spec == environment.spec
     assert timed.num_environments == 1
     assert timed.reset().first.all()
     assert timed.step(np.zeros(1, np.int32)).observation == [1]
     clock(1.0)
+    assert counted.take({"environment": 1}) == {"environment": pytest.approx(0.75)}
+    timed.send(np.zeros(1, np.int32))
+    clock(1.0)  # the actor's own work, which the environment's time leaves out
+    assert timed.recv().observation == [2]
     assert counted.take({"environment": 1}) == {"environment": pytest.approx(0.75)}
     timed.close()
     assert environment.closed

@@ -7,9 +7,7 @@ has one lock; nothing here starts a thread.
 from __future__ import annotations
 
 import collections
-import os
 import pathlib
-import shutil
 import threading
 from typing import Any
 
@@ -20,6 +18,7 @@ from gorila_jax.replay.memory.sum_tree import SumTree
 from gorila_jax.replay.signature import check_step
 from gorila_jax.replay.table import (
     TableSpec,
+    appears_whole,
     check_priorities,
     check_priority,
     check_table,
@@ -57,20 +56,10 @@ class MemoryReplay:
 
         Items that the limiter has not admitted yet are not part of it.
         """
-        path = pathlib.Path(directory)
-        if path.exists():
-            raise ReplayError(f"cannot save the replay: {path} exists already")
-        part = path.with_name(path.name + ".part")
-        try:
-            shutil.rmtree(part, ignore_errors=True)
-            part.mkdir(parents=True)
+        with appears_whole(directory) as path:
             for number, table in enumerate(self._tables):
-                table.save(part / f"table_{number}")
-            write_settings(part, _BACKEND, self._spec, self.num_tables)
-            os.rename(part, path)
-        except OSError as error:
-            shutil.rmtree(part, ignore_errors=True)
-            raise ReplayError(f"cannot save the replay to {path}: {error}") from error
+                table.save(path / f"table_{number}")
+            write_settings(path, _BACKEND, self._spec, self.num_tables)
 
     def restore(self, directory: str) -> None:
         """Replaces all items, counters and the state of the draws. Writers begin new episodes after it."""
@@ -176,6 +165,7 @@ class _Table:
             return TableStatus(
                 size_items=size,
                 capacity_items=self.spec.capacity_items,
+                min_items=self.spec.min_items,
                 inserted_items=self._inserted,
                 sampled_items=self._sampled,
                 can_insert=not self._waiting and limiter.can_insert(size, self._inserted, self._sampled),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import pathlib
 import shutil
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ from gorila_jax.replay.reverb.sampler import ReverbSampler
 from gorila_jax.replay.reverb.server import BACKEND, ReplayServer
 from gorila_jax.replay.reverb.tables import check_servers
 from gorila_jax.replay.reverb.writer import ReverbWriter
-from gorila_jax.replay.table import TableSpec, check_table, write_settings
+from gorila_jax.replay.table import TableSpec, appears_whole, check_table, write_settings
 from gorila_jax.types import ReplayError, TableStatus
 
 _STATUS_TIMEOUT_S = 10.0
 
 
 class ReverbReplay:
-    """Implements `types.Replay`. Without addresses it starts a server in this process.
+    """Implements `types.Replay`. Without addresses it starts its servers in this process.
 
-    Table `t` lies on server `t % len(addresses)`. Servers in other processes are watched: once one was
+    Table `t` lies on server `t % number of servers`. Servers in other processes are watched: once one was
     silent for too long, or came back empty, every call raises ReplayError saying so.
     """
 
@@ -33,17 +33,19 @@ class ReverbReplay:
         run_id: str,
         addresses: Sequence[str] = (),
         port: int = 0,
+        num_servers: int = 1,
         *,
         connect_timeout_s: float = 30.0,
         silence_timeout_s: float = 30.0,
         watch_period_s: float = 1.0,
         save_timeout_s: float = 600.0,
     ):
-        """Connects to the servers, or starts one.
+        """Connects to the servers, or starts them.
 
         Args:
           addresses: host:port of servers that run already, one per table at most.
-          port: of the server started here; 0: any free one.
+          port: of the first server started here, the others take the ones after it; 0: any free ones.
+          num_servers: started here, one per table at most; without meaning beside addresses.
           connect_timeout_s: how long to wait for the first answer of each server.
           silence_timeout_s: a server that gives no answer for so long counts as dead.
           watch_period_s: between two questions to a server in another process.
@@ -60,7 +62,7 @@ class ReverbReplay:
         self._connect_timeout_s = connect_timeout_s
         self._save_timeout_s = save_timeout_s
         self._clients: list[ReverbWriter | ReverbSampler] = []
-        self._server: ReplayServer | None = None
+        self._servers: list[ReplayServer] = []
         self._watch: Watch | None = None
         if addresses:
             check_servers(num_tables, len(addresses))
@@ -72,7 +74,7 @@ class ReverbReplay:
             ]
             self._watch = Watch(self._connections, watch_period_s, silence_timeout_s)
         else:
-            self._start(ReplayServer(table, num_tables, run_id, port))
+            self._start([port + index if port else 0 for index in range(num_servers)])
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -97,6 +99,7 @@ class ReverbReplay:
         return TableStatus(
             size_items=info.current_size,
             capacity_items=info.max_size,
+            min_items=self._table.min_items,
             inserted_items=inserted,
             sampled_items=sampled,
             can_insert=limiter.can_insert(info.current_size, inserted, sampled),
@@ -108,50 +111,31 @@ class ReverbReplay:
 
         A server writes on its own machine: one elsewhere cannot be saved from here.
         """
-        path = pathlib.Path(directory)
-        if path.exists():
-            raise ReplayError(f"cannot save the replay: {path} exists already")
-        part = path.with_name(path.name + ".part")
-        try:
-            shutil.rmtree(part, ignore_errors=True)
-            part.mkdir(parents=True)
+        with appears_whole(directory) as path:
             servers = []
             for index, connection in enumerate(self._connections):
                 numbers = range(index, self.num_tables, len(self._connections))
                 before = [self.status(number).size_items for number in numbers]
-                self._save_server(connection, part / f"server_{index}")
+                self._save_server(connection, path / f"server_{index}")
                 after = [self.status(number).size_items for number in numbers]
                 sizes = list(zip(before, after, strict=True))
                 servers.append({"incarnation": connection.incarnation, "sizes": sizes})
-            write_settings(part, BACKEND, self._table, self.num_tables, run_id=self._run_id, servers=servers)
-            os.rename(part, path)
-        except (OSError, ReplayError) as error:
-            shutil.rmtree(part, ignore_errors=True)
-            raise ReplayError(f"cannot save the replay to {path}: {error}") from error
+            write_settings(path, BACKEND, self._table, self.num_tables, run_id=self._run_id, servers=servers)
 
     def restore(self, directory: str) -> None:
-        """Starts this process's server anew with the saved items. No writer or sampler may exist yet."""
-        if self._server is None:
+        """Starts this process's servers anew with the saved items. No writer or sampler may exist yet."""
+        if not self._servers:
             raise ReplayError(
                 "servers in other processes restore their own items: start them with the saved replay"
             )
         if self._clients:
             raise ReplayError("the replay can only be restored before any writer or sampler exists")
-        port = self._server.port
-        self._server.stop()
-        self._start(
-            ReplayServer(
-                self._table,
-                self.num_tables,
-                self._run_id,
-                port,
-                restore_directory=directory,
-                restore_timeout_s=self._save_timeout_s,
-            )
-        )
+        for server in self._servers:
+            server.stop()
+        self._start([server.port for server in self._servers], directory)
 
     def close(self) -> None:
-        """Ends all writers and samplers, then the server if it is ours."""
+        """Ends all writers and samplers, then the servers that are ours."""
         for client in self._clients:
             if isinstance(client, ReverbSampler):
                 client.stop()  # all of them at once, so that they end together
@@ -159,13 +143,30 @@ class ReverbReplay:
             client.close()
         if self._watch is not None:
             self._watch.close()
-        if self._server is not None:
-            self._server.stop()
+        for server in self._servers:
+            server.stop()
 
-    def _start(self, server: ReplayServer) -> None:
-        self._server = server
-        self._run_id = server.run_id  # a restored server keeps the saved one
-        self._connections = [server.connection]
+    def _start(self, ports: Sequence[int], restore_directory: str = "") -> None:
+        """Starts a server on each of these ports, or none when one of them fails."""
+        with contextlib.ExitStack() as undo:
+            servers = []
+            for index, port in enumerate(ports):
+                server = ReplayServer(
+                    self._table,
+                    self.num_tables,
+                    self._run_id,
+                    port,
+                    index=index,
+                    num_servers=len(ports),
+                    restore_directory=restore_directory,
+                    restore_timeout_s=self._save_timeout_s,
+                )
+                undo.callback(server.stop)
+                servers.append(server)
+            undo.pop_all()
+        self._servers = servers
+        self._run_id = servers[0].run_id  # restored servers keep the saved one
+        self._connections = [server.connection for server in servers]
 
     def _connection(self, table: int) -> Connection:
         return self._connections[table % len(self._connections)]

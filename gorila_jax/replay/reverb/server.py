@@ -58,7 +58,7 @@ class ReplayServer:
           ReplayError: the port is taken, or the saved replay is damaged or differs.
         """
         check_table(table, num_tables)
-        check_servers(num_tables, num_servers)
+        check_servers(num_tables, num_servers, index)
         if not run_id:
             raise ConfigError("a replay server needs a run id, so that no other run's actors can feed it")
         numbers = range(index, num_tables, num_servers)

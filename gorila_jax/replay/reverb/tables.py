@@ -35,13 +35,14 @@ class TableName(NamedTuple):
         return cls(parts[0], parts[1], int(parts[2]))
 
 
-def check_servers(num_tables: int, num_servers: int) -> None:
-    """Raises ConfigError when a server would have no table."""
+def check_servers(num_tables: int, num_servers: int, index: int = 0) -> None:
+    """Raises ConfigError when a server would have no table, or `index` is no server's."""
     if num_servers > num_tables:
         raise ConfigError(
-            f"{num_servers} replay servers for {num_tables} table(s): several servers for one table are not "
-            "supported yet, give one address per table at most"
+            f"{num_servers} replay servers for {num_tables} table(s): each needs a table of its own"
         )
+    if not 0 <= index < num_servers:
+        raise ConfigError(f"there is no replay server {index}: the {num_servers} are numbered from 0")
 
 
 def item_signature(table: TableSpec) -> tuple[Any, ...]:

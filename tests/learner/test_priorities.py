@@ -1,0 +1,114 @@
+"""Priorities on their way back to replay (PITFALLS P5, P6, X8)."""
+
+from __future__ import annotations
+
+import threading
+
+import jax
+import numpy as np
+import pytest
+
+from gorila_jax.config import LearnerConfig
+from gorila_jax.learner.learner import Learner
+from gorila_jax.learner.prefetch import Prefetcher
+from gorila_jax.learner.priorities import WAITING_BATCHES, PriorityWriter
+from gorila_jax.types import Batch, SampleInfo, Snapshot
+from tests.learner.problem import batch, expected, loss_fn, parameters, replicated, steps
+
+BATCH = 8
+LONG_S = 60.0
+
+
+class Table:
+    """Keeps what it is told; keys below `oldest` are gone."""
+
+    def __init__(self, oldest: int = 0):
+        self.oldest = oldest
+        self.updates: list[tuple[list[int], list[float]]] = []
+
+    def update(self, keys: np.ndarray, priorities: np.ndarray) -> int:
+        self.updates.append((keys.tolist(), priorities.tolist()))
+        return int((keys < self.oldest).sum())
+
+
+def test_a_batch_is_written_with_the_keys_it_came_with():
+    table = Table(oldest=1)
+    writer = PriorityWriter(table.update)
+    assert not writer.step(0.0)
+    writer.send(np.arange(4, dtype=np.uint64), jax.numpy.array([[0.5, 1.5], [2.5, 3.5]]))  # of two devices
+    assert writer.step(0.0)
+    assert table.updates == [([0, 1, 2, 3], [0.5, 1.5, 2.5, 3.5])]
+    assert writer.counts() == (3, 1, 0, 0)  # written, evicted, not finite, dropped
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_nothing_that_is_not_finite_is_ever_sent(bad):
+    table = Table()
+    writer = PriorityWriter(table.update)
+    writer.send(np.arange(3), jax.numpy.array([[1.0, bad, 3.0]]))
+    writer.send(np.arange(2), jax.numpy.array([[bad, bad]]))
+    assert writer.step(0.0)
+    assert writer.step(0.0)
+    assert table.updates == [([0, 2], [1, 3])]
+    assert writer.counts() == (2, 0, 3, 0)
+
+
+def test_sending_never_waits_and_what_is_dropped_is_counted():
+    table = Table()
+    writer = PriorityWriter(table.update)
+    for number in range(WAITING_BATCHES + 2):
+        writer.send(np.array([number]), jax.numpy.ones((1, 1)))
+    while writer.step(0.0):
+        pass
+    assert [keys[0] for keys, _ in table.updates] == list(range(2, WAITING_BATCHES + 2))
+    assert writer.counts() == (WAITING_BATCHES, 0, 0, 2)
+
+
+def test_a_waiting_writer_wakes_up():
+    table = Table()
+    writer = PriorityWriter(table.update)
+    thread = threading.Thread(target=writer.step, args=(LONG_S,))
+    thread.start()
+    writer.send(np.array([7]), jax.numpy.ones((1, 1)))
+    thread.join(LONG_S)
+    assert table.updates == [([7], [1.0])]
+
+
+def sent_by_one_update(probabilities: list[float], exponent: float, reward: float | None = None):
+    """(keys, priorities) that a learner sends for one batch drawn with these probabilities."""
+    drawn = batch(BATCH, seed=4, reward=reward)
+    info = SampleInfo(np.arange(100, 100 + BATCH), np.array(probabilities), np.full(BATCH, 50))
+    config = LearnerConfig(batch_size=BATCH, prefetch_batches=0, importance_exponent=exponent)
+    devices, sent = jax.devices()[:1], []
+    prefetcher = Prefetcher(config, devices, lambda timeout_s: Batch(drawn.steps, info))
+    learner = Learner(
+        config,
+        loss_fn,
+        devices,
+        prefetcher.next_batch,
+        lambda: Snapshot(0, replicated(parameters(0)), replicated(parameters(1))),
+        lambda gradient: None,
+        lambda keys, priorities: sent.append((keys, np.asarray(priorities))),
+    )
+    assert learner.step(0.0)
+    return sent
+
+
+PROBABILITIES = [0.01, 0.2, 0.05, 0.02, 0.1, 0.02, 0.3, 0.3]
+
+
+@pytest.mark.parametrize("exponent", [0.0, 1.0])
+def test_priorities_are_of_the_unweighted_errors(exponent):
+    ((keys, priorities),) = sent_by_one_update(PROBABILITIES, exponent)
+    _, _, td_errors = expected(parameters(0), parameters(1), steps(BATCH, 4))
+    assert keys.tolist() == list(range(100, 100 + BATCH))
+    np.testing.assert_allclose(priorities[0], np.abs(td_errors) + 1e-6, rtol=1e-5)
+
+
+def test_a_learner_that_nobody_asked_sends_none():
+    config = LearnerConfig(batch_size=BATCH, prefetch_batches=0)
+    devices = jax.devices()[:1]
+    prefetcher = Prefetcher(config, devices, lambda timeout_s: batch(BATCH))
+    snapshot = Snapshot(0, replicated(parameters(0)), replicated(parameters(1)))
+    learner = Learner(config, loss_fn, devices, prefetcher.next_batch, lambda: snapshot, lambda _: None)
+    assert learner.step(0.0)
