@@ -131,6 +131,24 @@ def test_the_flat_network_without_hidden_layers_is_linear():
     np.testing.assert_allclose(network.apply(parameters, stacks), expected, rtol=1e-5, atol=1e-6)
 
 
+def test_dueling_heads_add_the_value_to_advantages_without_their_mean():
+    config = NetworkConfig(hidden_units=(5,), dueling=True)
+    network = build_network(config, spec((3,), np.float32, num_actions=4), frame_stack=2)
+    stacks = stacks_of((2, 3), np.float32)
+    parameters = jax.tree_util.tree_map(np.asarray, network.init(jax.random.PRNGKey(0)))
+    assert {name: p["w"].shape for name, p in parameters.items()} == {
+        "value_hidden_0": (6, 5), "value_head": (5, 1), "advantage_hidden_0": (6, 5), "advantage_head": (5, 4)
+    }  # fmt: skip
+
+    def stream(name):
+        hidden = np.maximum(stacks.reshape(3, 6) @ parameters[f"{name}_hidden_0"]["w"], 0)
+        return hidden @ parameters[f"{name}_head"]["w"]
+
+    advantages = stream("advantage")
+    expected = stream("value") + advantages - advantages.mean(axis=1, keepdims=True)
+    np.testing.assert_allclose(network.apply(parameters, stacks), expected, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("shape", "convolutions"),
     [

@@ -52,6 +52,24 @@ def test_an_item_is_the_last_rows_of_its_stream(open_replay):
         np.testing.assert_array_equal(getattr(steps, name), expected)
 
 
+def test_many_short_episodes_beside_a_long_one(open_replay):
+    """The rows of a stream that goes on stay within reach, however many the other streams add meanwhile."""
+    window, streams = 4, 6
+    replay = open_replay(table(window=window, capacity=1_000))
+    writer = replay.writer(0, streams)
+    for number in range(200):
+        writer.append(0, step(number))
+        for stream in range(1, streams):
+            for _ in range(window):
+                writer.append(stream, step(0))
+            writer.insert(stream, 1.0)
+            writer.end_episode(stream)
+        if number >= window - 1:
+            writer.insert(0, 1.0)
+    assert writer.ready(10.0)
+    assert replay.status(0).inserted_items == (200 - window + 1) + 200 * (streams - 1)
+
+
 def test_rows_are_copied(open_replay):
     replay = open_replay(table())
     writer = replay.writer(0, 1)

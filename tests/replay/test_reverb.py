@@ -17,7 +17,7 @@ pytest.importorskip("reverb", reason="Reverb is not installed")
 
 from gorila_jax.replay import make_replay
 from gorila_jax.replay.reverb import ReplayServer, ReverbReplay
-from gorila_jax.replay.reverb.columns import Columns
+from gorila_jax.replay.reverb.packing import Packing
 from gorila_jax.replay.reverb.tables import TableName
 from gorila_jax.types import ConfigError, ReplayError, Step
 from tests.replay.steps import step, table, write
@@ -339,15 +339,17 @@ def test_a_table_name_says_whose_it_is():
     assert TableName.parse("a/b/c") is None
 
 
-def test_columns_bring_back_every_field_bit_for_bit():
+def test_packed_rows_bring_back_every_field_bit_for_bit():
     for shape in ((3,), (20, 20)):
         signature = table(shape=shape).signature
-        columns = Columns(signature)
+        packing = Packing(signature)
         rows = [step(number, shape)._replace(reward=np.float32(np.nan)) for number in range(4)]
-        stacked = tuple(np.stack(column) for column in zip(*map(columns.split, rows), strict=True))
-        joined = columns.join(tuple(column.reshape(2, 2, *column.shape[1:]) for column in stacked))
-        for name, field, values in zip(Step._fields, signature, joined, strict=True):
+        packed = np.stack([packing.pack(row).copy() for row in rows])
+        assert packed.shape == (4, packing.row_bytes)
+        unpacked = packing.unpack(packed.reshape(2, 2, -1))
+        for name, field, values in zip(Step._fields, signature, unpacked, strict=True):
             assert values.dtype == field.dtype
             assert values.shape == (2, 2, *field.shape)
+            assert values.flags.c_contiguous
             expected = np.stack([getattr(row, name) for row in rows])
             assert values.tobytes() == expected.tobytes()

@@ -39,10 +39,18 @@ def test_virtual_devices_after_jax_has_started_are_refused():
 
 
 def test_the_number_of_virtual_devices_replaces_an_older_one_and_leaves_other_flags(monkeypatch):
-    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=9 --other=1")
+    chosen = "--xla_cpu_use_thunk_runtime=true"
+    monkeypatch.setenv("XLA_FLAGS", f"--xla_force_host_platform_device_count=9 {chosen}")
     there = len(jax.local_devices(backend="cpu"))
     assert len(claim_devices(RunConfig(host_devices=there))) == there
-    assert os.environ["XLA_FLAGS"].split() == ["--other=1", f"--xla_force_host_platform_device_count={there}"]
+    assert os.environ["XLA_FLAGS"].split() == [chosen, f"--xla_force_host_platform_device_count={there}"]
+
+
+def test_the_fast_runtime_is_chosen_where_there_are_two(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--other=1")
+    claim_devices(RunConfig())
+    two = jax.__version_info__ < (0, 5)
+    assert os.environ["XLA_FLAGS"] == "--other=1" + two * " --xla_cpu_use_thunk_runtime=false"
 
 
 _THREADS = """

@@ -10,9 +10,9 @@ import numpy as np
 import reverb
 import tensorflow as tf
 
-from gorila_jax.replay.reverb.columns import Columns
 from gorila_jax.replay.reverb.connection import Connection
 from gorila_jax.replay.reverb.daemon import CancelledError, DaemonCaller, Future
+from gorila_jax.replay.reverb.packing import Packing
 from gorila_jax.replay.reverb.tables import item_signature
 from gorila_jax.replay.table import TableSpec, check_priorities
 from gorila_jax.types import Batch, ReplayError, SampleInfo
@@ -33,7 +33,7 @@ class ReverbSampler:
     def __init__(self, connection: Connection, table: TableSpec, number: int, batch_size: int):
         self._connection = connection
         self._table = table
-        self._columns = Columns(table.signature)
+        self._packing = Packing(table.signature)
         self._number = number
         self._batch_size = batch_size
         self._lock = threading.Lock()
@@ -157,7 +157,7 @@ class ReverbSampler:
             batch.info.table_size.astype(np.int64, copy=False),
         )
         self._remember(info)
-        return Batch(self._columns.join(batch.data), info)
+        return Batch(self._packing.unpack(batch.data[0]), info)
 
     def _open(self) -> Any:
         signature = item_signature(self._table)

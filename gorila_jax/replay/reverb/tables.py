@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import reverb
 import tensorflow as tf
 
-from gorila_jax.replay.reverb.columns import Columns
+from gorila_jax.replay.reverb.packing import Packing
 from gorila_jax.replay.table import TableSpec
 from gorila_jax.types import ConfigError
 
@@ -46,11 +46,9 @@ def check_servers(num_tables: int, num_servers: int, index: int = 0) -> None:
 
 
 def item_signature(table: TableSpec) -> tuple[Any, ...]:
-    """The `tf.TensorSpec`s [W, ...] of the columns of one item."""
-    window = (table.window_steps,)
-    return tuple(
-        tf.TensorSpec(window + shape, dtype, name) for name, shape, dtype in Columns(table.signature).specs
-    )
+    """The `tf.TensorSpec` [W, row bytes] of the one column of an item."""
+    packing = Packing(table.signature)
+    return (tf.TensorSpec((table.window_steps, packing.row_bytes), tf.uint8, packing.layout),)
 
 
 def make_table(table: TableSpec, name: TableName) -> Any:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
-import time
+from typing import Any
 
 from reverb.errors import DeadlineExceededError
 
-from gorila_jax.replay.reverb.columns import Columns
 from gorila_jax.replay.reverb.connection import Connection
+from gorila_jax.replay.reverb.packing import Packing
 from gorila_jax.replay.signature import check_step
 from gorila_jax.replay.table import TableSpec, check_priority
 from gorila_jax.types import ReplayError, Step
 
 _CLOSE_TIMEOUT_S = 2.0
+_ROWS_PER_STEP = 16  # that streams get at most from one step of an actor, starts and padding included
 
 
 class ReverbWriter:
-    """Implements `types.ReplayWriter`; for one thread. Reverb sends rows and items in threads of its own.
+    """Implements `types.ReplayWriter`; for one thread. Reverb sends rows and items in a thread of its own.
 
-    Every row is a chunk of its own: an item goes out at once, a row is stored exactly once, and a sample
-    moves no rows but its own. So a cut between episodes needs nothing from Reverb: a count does it.
+    All streams share one Reverb writer, their rows interleaved: one connection and one thread instead of one
+    for each environment. An item names its rows one by one, so a cut between episodes needs nothing from
+    Reverb. Every row is a chunk of its own: an item goes out at once, a row is stored exactly once, and a
+    sample moves no rows but its own.
     """
 
     def __init__(self, connection: Connection, table: TableSpec, number: int, num_streams: int):
@@ -29,60 +33,65 @@ class ReverbWriter:
         self._table = table
         self._table_name = connection.table_name(number)
         self._closed = False
-        self._rows = [0] * num_streams  # of each stream since its episode began
-        self._unconfirmed: set[int] = set()  # streams with items that may not have entered the table yet
+        self._unconfirmed = False  # whether an item may not have entered the table yet
+        self._packing = Packing(table.signature)
         window = table.window_steps
-        self._columns = Columns(table.signature)
-        self._writers = []
-        for _ in range(num_streams):
-            # Rows are checked against the same signature in `append`.
-            writer = connection.client.trajectory_writer(window, validate_items=False)
-            for index in range(len(self._columns.specs)):
-                writer.configure((index,), num_keep_alive_refs=window, max_chunk_length=1)
-            self._writers.append(writer)
+        self._num_rows = 0  # appended so far
+        # The numbers of each stream's last W rows since its episode began.
+        self._windows: list[collections.deque[int]] = [
+            collections.deque(maxlen=window) for _ in range(num_streams)
+        ]
+        # While a window goes on for W steps, each of the others may begin and end, with W rows, at every step.
+        kept = self._kept_rows = min(window, _ROWS_PER_STEP) * (window + 1) * num_streams
+        # Rows are checked against the same signature in `append`.
+        self._writer = connection.client.trajectory_writer(kept, validate_items=False)
+        self._writer.configure((0,), num_keep_alive_refs=kept, max_chunk_length=1)
+        self._history: Any = None  # Reverb's references to the rows; there from the first one on
 
     def append(self, stream: int, step: Step) -> None:
         self._check_open()
         check_step(self._table.signature, step)
-        self._writers[stream].append(self._columns.split(step))  # copies into its own tensors
-        self._rows[stream] += 1
+        self._writer.append((self._packing.pack(step),))  # copies into its own tensor
+        if self._history is None:
+            (self._history,) = self._writer.history
+        self._windows[stream].append(self._num_rows)
+        self._num_rows += 1
 
     def insert(self, stream: int, priority: float) -> None:
         self._check_open()
         check_priority(priority)
-        window = self._table.window_steps
-        if self._rows[stream] < window:
+        rows, window = self._windows[stream], self._table.window_steps
+        if len(rows) < window:
             raise ReplayError(
-                f"an item needs {window} rows, but stream {stream} has {self._rows[stream]} since its "
-                "episode began"
+                f"an item needs {window} rows, but stream {stream} has {len(rows)} since its episode began"
             )
-        writer = self._writers[stream]
-        item = tuple(column[-window:] for column in writer.history)
+        if rows[0] < self._num_rows - self._kept_rows:
+            raise ReplayError(
+                f"{self._num_rows - rows[0]} rows were added while stream {stream} filled a window of {window}: "
+                f"Reverb's writer keeps {self._kept_rows}"
+            )
         try:
-            writer.create_item(self._table_name, priority, item)
+            self._writer.create_item(self._table_name, priority, (self._history[list(rows)],))
         except (RuntimeError, ValueError) as error:
             raise self._failed(error) from error
-        self._unconfirmed.add(stream)
+        self._unconfirmed = True
         self.inserted_items += 1
 
     def end_episode(self, stream: int) -> None:
-        self._rows[stream] = 0
+        self._windows[stream].clear()
 
     def ready(self, timeout_s: float) -> bool:
         """Waits until the server has confirmed every item of this writer, which its limiter may hold back."""
         self._check_open()
-        clock = time.monotonic  # noqa: TID251, one timeout is shared by many calls
-        deadline = clock() + timeout_s
-        for stream in sorted(self._unconfirmed):
-            left_ms = max(1, round(1000 * (deadline - clock())))
+        if self._unconfirmed:
             try:
-                self._writers[stream].flush(block_until_num_items=0, timeout_ms=left_ms)
+                self._writer.flush(block_until_num_items=0, timeout_ms=max(1, round(1000 * timeout_s)))
             except DeadlineExceededError:
                 self._connection.check()
                 return False
             except (RuntimeError, ValueError) as error:
                 raise self._failed(error) from error
-            self._unconfirmed.discard(stream)
+            self._unconfirmed = False
         return True
 
     def close(self) -> None:
@@ -92,8 +101,7 @@ class ReverbWriter:
         with contextlib.suppress(ReplayError):
             self.ready(_CLOSE_TIMEOUT_S)
         self._closed = True
-        for writer in self._writers:
-            writer.close()
+        self._writer.close()
 
     def _check_open(self) -> None:
         if self._closed:
