@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 NATURE_KERNELS = (8, 4, 3)  # and strides, of Mnih et al. 2015, Methods, "Model architecture"
 NATURE_STRIDES = (4, 2, 1)
+WORD_BYTES = 4
 
 
 def as_float(observation: jax.Array) -> jax.Array:
@@ -84,20 +85,46 @@ class StridedConv(hk.Module):
     def __call__(self, images: jax.Array) -> jax.Array:
         """[B, H, W, C] float32 to [B, (H-k)//s + 1, (W-k)//s + 1, F]."""
         _, height, width, channels = images.shape
+        w, b = self._parameters(channels)  # w: [rows, rows of a block, columns, columns of a block, C, F]
+        images = images[:, : self._used(height), : self._used(width)]
+        depth = space_to_depth(images, self._stride)
+        w = w.transpose(0, 2, 1, 3, 4, 5).reshape(*w.shape[:3:2], -1, self._filters)
+        return valid_conv(depth, w) + b[None, None, None, :]
+
+    def of_bytes(self, stacks: jax.Array) -> jax.Array:
+        """The same of stacks [B, S, H, W] uint8, whose S images are channels and whose bytes count as 0 to 1.
+
+        For blocks of four pixels. They are moved as one word, and become floats where they stay.
+        """
+        batch, size, height, width = stacks.shape
+        stride = self._stride
+        if stride != WORD_BYTES:
+            raise ValueError(f"a word has {WORD_BYTES} bytes, and the stride is {stride}")
+        w, b = self._parameters(size)
+        height, width = self._used(height), self._used(width)
+        pixels = stacks[:, :, :height, :width].reshape(
+            batch, size, height // stride, stride, width // stride, stride
+        )
+        words = jax.lax.bitcast_convert_type(pixels, jnp.uint32).transpose(0, 2, 4, 1, 3)
+        words = words.reshape(*words.shape[:3], 1, size * stride)
+        bits = jnp.arange(0, 8 * WORD_BYTES, 8, dtype=jnp.uint32)[None, None, None, :, None]
+        depth = ((words >> bits) & 255).astype(jnp.int32).astype(jnp.float32) / 255.0
+        w = w.transpose(0, 2, 3, 4, 1, 5).reshape(*w.shape[:3:2], -1, self._filters)
+        return valid_conv(depth.reshape(*depth.shape[:3], -1), w) + b[None, None, None, :]
+
+    def _parameters(self, channels: int) -> tuple[jax.Array, jax.Array]:
+        """w [k/s, s, k/s, s, C, F], whose rows and columns are split into blocks, and b [F]."""
         kernel, stride, filters = self._kernel, self._stride, self._filters
-        blocks = kernel // stride
         shape = (kernel, kernel, channels, filters)
         init = hk.initializers.TruncatedNormal(stddev=(kernel * kernel * channels) ** -0.5)
         w = hk.get_parameter("w", shape, jnp.float32, init=init)
         b = hk.get_parameter("b", (filters,), jnp.float32, init=jnp.zeros)
+        blocks = kernel // stride
+        return w.reshape(blocks, stride, blocks, stride, channels, filters), b
 
-        # VALID never looks at what is left over at the right and bottom.
-        used_height = (height - kernel) // stride * stride + kernel
-        used_width = (width - kernel) // stride * stride + kernel
-        depth = space_to_depth(images[:, :used_height, :used_width], stride)
-        w = w.reshape(blocks, stride, blocks, stride, channels, filters).transpose(0, 2, 1, 3, 4, 5)
-        w = w.reshape(blocks, blocks, stride * stride * channels, filters)
-        return valid_conv(depth, w) + b[None, None, None, :]
+    def _used(self, pixels: int) -> int:
+        """Of so many rows or columns those that VALID looks at; it leaves over the last ones."""
+        return (pixels - self._kernel) // self._stride * self._stride + self._kernel
 
 
 def nature_torso(stacks: jax.Array, filters: Sequence[int]) -> jax.Array:
@@ -110,11 +137,18 @@ def nature_torso(stacks: jax.Array, filters: Sequence[int]) -> jax.Array:
     Returns:
       [B, features] float32.
     """
-    images = jnp.moveaxis(stacks, 1, -1)
-    hidden = as_float(images.reshape(*images.shape[:3], -1))
     layers = zip(filters, NATURE_KERNELS, NATURE_STRIDES, strict=False)  # two or three of them
-    for index, (size, kernel, stride) in enumerate(layers):
-        hidden = jax.nn.relu(StridedConv(size, kernel, stride, name=f"conv_{index}")(hidden))
+    first, *rest = [
+        StridedConv(size, kernel, stride, name=f"conv_{index}")
+        for index, (size, kernel, stride) in enumerate(layers)
+    ]
+    if stacks.dtype == jnp.uint8 and stacks.ndim == 4:
+        hidden = jax.nn.relu(first.of_bytes(stacks))
+    else:
+        images = jnp.moveaxis(stacks, 1, -1)
+        hidden = jax.nn.relu(first(as_float(images.reshape(*images.shape[:3], -1))))
+    for layer in rest:
+        hidden = jax.nn.relu(layer(hidden))
     return hidden.reshape(hidden.shape[0], -1)
 
 
