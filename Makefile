@@ -21,8 +21,8 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: train
-train: .venv/.installed ## Train Gorila on Pong in runs/pong; again: resume (ARGS="--seed=7 ...")
-	exec $(RUN) launchers.train --agent=gorila --environment=Pong-v5 --workdir=runs/pong $(ARGS)
+train: .venv/.installed ## Train Ape-X on Pong in runs/pong; again: resume (ARGS="--seed=7 ...")
+	exec $(RUN) launchers.train --agent=apex --environment=Pong-v5 --workdir=runs/pong $(ARGS)
 
 .PHONY: test
 test: .venv/.installed ## Run all tests (ARGS="tests/rl -k returns")

@@ -69,18 +69,18 @@ PAPER: Preset = {
 SMALL: Preset = {
     **ALGORITHM,
     "env.num_environments": Setting(32, OURS),
-    "network.filters": Setting((16, 32), OURS),
-    "network.hidden_units": Setting((256,), OURS),
+    "network.filters": Setting((8, 16), OURS + ": learns as well as twice the width, at half the cost"),
+    "network.hidden_units": Setting((128,), OURS + ": of each of the two heads"),
     "actor.parameter_period_steps": Setting(10, OURS),
     "replay.capacity_transitions": Setting(100_000, OURS),
     "replay.learning_starts_transitions": Setting(2_000, OURS),
     "replay.samples_per_insert": Setting(4.0, OURS),
-    "learner.batch_size": Setting(64, OURS),
+    "learner.batch_size": Setting(32, NATURE),
     "learner.n_steps": Setting(5, OURS),
     "learner.max_abs_reward": Setting(1.0, NATURE),
     "parameter_server.optimizer": Setting("adam", OURS),
     "parameter_server.learning_rate": Setting(5e-4, OURS),
-    "parameter_server.target_period_updates": Setting(200, OURS),
+    "parameter_server.target_period_updates": Setting(400, OURS),
     "run.total_frames": Setting(10_000_000, OURS),
 }
 

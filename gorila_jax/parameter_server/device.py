@@ -255,10 +255,11 @@ def _status(book: Book, target_version: int) -> ServerStatus:
 
 
 def all_finite(tree: Any) -> jax.Array:
-    """Whether no array of a pytree holds a NaN or an infinity: bool scalar."""
-    # Counted in float32: newer jax on a CPU reduces booleans several times slower than floats.
-    bad = [jnp.sum(~jnp.isfinite(leaf), dtype=jnp.float32) for leaf in jax.tree.leaves(tree)]
-    return sum(bad, start=jnp.zeros(())) == 0
+    """Whether a pytree holds no NaN and no infinity, and adds up to a float32: bool scalar."""
+    # A sum with a NaN or an infinity in it is never finite. On a CPU to add takes half as long as to look at
+    # every element, and XLA does not concatenate a flat vector a second time for it.
+    sums = [jnp.sum(leaf, dtype=jnp.float32) for leaf in jax.tree.leaves(tree)]
+    return jnp.isfinite(sum(sums, start=jnp.zeros(())))
 
 
 def donation_pays(devices: Sequence[jax.Device]) -> bool:

@@ -6,24 +6,19 @@ names in a row are all taken from it.
 
 from __future__ import annotations
 
-import collections
-import csv
-import io
-import math
 import os
-import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
-from gorila_jax.evaluation.saved_run import load_experiment
-from gorila_jax.types import Episode, GorilaError
+from gorila_jax.runtime.csv_table import CsvTable, Value, read_columns
+from gorila_jax.types import GorilaError
 
 METRICS = "metrics.csv"
 TENSORBOARD = "tensorboard"
@@ -48,9 +43,10 @@ COLUMNS: dict[str, Column] = {
     "episode_return_mean": Column(
         "actor", "game score: mean undiscounted raw return of the last 100 episodes of all actors"),
     "episode_epsilon_mean": Column("actor", "mean exploration rate of those 100 episodes"),
-    "episode_return_lowest_epsilon": Column(
-        "actor", "game score of the environment that explores least, over its last 100 episodes"),
-    "lowest_epsilon": Column("actor", "mean exploration rate of those episodes"),
+    "episode_return_least_exploring": Column(
+        "actor", "game score: mean raw return of the last 100 episodes of the environments with the lowest "
+        "quarter of the epsilons; of all where all explore alike"),
+    "epsilon_least_exploring": Column("actor", "mean exploration rate of those 100 episodes"),
     "episode_training_reward_mean": Column(
         "actor", "no game score: like episode_return_mean, of the clipped rewards that training sees"),
     "episode_length_mean_steps": Column("actor", "mean length of the last 100 episodes in steps"),
@@ -82,7 +78,8 @@ COLUMNS: dict[str, Column] = {
     "bottleneck": Column("run", "the part that others wait for: runtime.progress.bottleneck", text=True),
 }  # fmt: skip
 
-Value = float | int | str | None
+FORMER = ("episode_return_lowest_epsilon", "lowest_epsilon")
+"""Columns of earlier versions, of a single environment: left out of a file that is read or resumed."""
 
 
 def tensorboard_tag(name: str) -> str:
@@ -91,50 +88,41 @@ def tensorboard_tag(name: str) -> str:
 
 
 class MetricsWriter:
-    """Appends rows to `metrics.csv` and TensorBoard events. Used by one thread.
+    """Appends rows to `metrics.csv` and TensorBoard events. Used by one thread. See `CsvTable` for resuming.
 
-    A resumed run takes up at `resumed_frames` (the frames of its checkpoint): later rows are of a future that
-    will now happen again, and are cut off in one step. Frames ascend strictly from row to row: a row at the
-    frames of the one before, as happens while the actors wait, replaces it. A file that a kill cut short is
-    mended.
+    Frames ascend strictly from row to row: a row at the frames of the one before, as happens while the actors
+    wait, replaces it.
     """
 
     def __init__(self, directory: str | os.PathLike[str], resumed_frames: int | None = None) -> None:
         """Opens the files below the workdir `directory`; None or 0 frames starts with no rows.
 
         Raises:
-          GorilaError: the file has other columns, or cannot be written.
+          GorilaError: the table has columns that are not known, is damaged, or the files cannot be written.
         """
-        self._path = Path(directory) / METRICS
-        self._frames = -1  # of the last row
-        self._wall_offset = 0.0  # seconds of the starts before this one
-        kept = _read_rows(self._path) if self._path.exists() else []
-        kept = [row for row in kept if int(row["frames"]) <= (resumed_frames or 0)]
-        if not resumed_frames:
-            kept = []
-        lines = [_line(COLUMNS), *(_line(row.values()) for row in kept)]
-        if kept:
-            self._frames = int(kept[-1]["frames"])
-            self._wall_offset = float(kept[-1]["wall_seconds"] or 0.0)
-        temporary = self._path.with_name(METRICS + ".tmp")
+        self._table = CsvTable(
+            Path(directory) / METRICS, COLUMNS, former=FORMER, resumed_frames=resumed_frames
+        )
+        frames = self._table.resumed("frames")
+        self._frames = -1 if frames is None else int(frames)  # of the last row
+        self._wall_offset = (
+            self._table.resumed("wall_seconds") or 0.0
+        )  # seconds of the starts before this one
+        self._tensorboard = Path(directory) / TENSORBOARD
+        self._closed = False
         try:
-            temporary.write_text("".join(lines), encoding="utf-8")
-            os.replace(temporary, self._path)
-            self._file = open(self._path, "r+b", buffering=0)
-            self._end = self._file.seek(0, os.SEEK_END)
-            self._row_start = self._end - (len(lines[-1].encode()) if kept else 0)
             # The plain writer: tensorboardX's usual one queues to a thread, and blocks for ever if the disk
             # was full once. Numbered, because two starts within a second would write to the same file.
-            tensorboard = Path(directory) / TENSORBOARD
-            tensorboard.mkdir(exist_ok=True)
-            number = len(list(tensorboard.iterdir()))
-            self._events = EventsWriter(str(tensorboard / "events"), filename_suffix=f".{number:04d}")
+            self._tensorboard.mkdir(exist_ok=True)
+            number = len(list(self._tensorboard.iterdir()))
+            self._events = EventsWriter(str(self._tensorboard / "events"), filename_suffix=f".{number:04d}")
             if number:  # TensorBoard forgets what earlier files say of this step and later ones
                 start = SessionLog(status=SessionLog.START)
                 self._events.write_event(Event(step=self._frames + 1, session_log=start))
             self._events.flush()
         except OSError as error:
-            raise GorilaError(f"cannot write metrics to {self._path}: {error}") from error
+            self._table.close()
+            raise self._refused(error) from error
 
     def write(self, row: Mapping[str, Value]) -> dict[str, Value]:
         """Writes one row at once; columns that it lacks or that are None stay empty.
@@ -159,28 +147,31 @@ class MetricsWriter:
         wall_seconds = full["wall_seconds"]
         if wall_seconds is not None:
             full["wall_seconds"] = float(wall_seconds) + self._wall_offset
-        advanced = frames > self._frames
-        start = self._end if advanced else self._row_start
-        line = _line(_text(value) for value in full.values()).encode()
+        if frames == self._frames:
+            self._table.replace_last(full.values())
+            return full
+        self._table.append([full.values()])
+        self._frames = int(frames)
         try:
-            self._file.seek(start)
-            rest = memoryview(line)
-            while rest:  # unbuffered, so it may take less than all of it
-                rest = rest[self._file.write(rest) :]
-            self._file.truncate()
-            if advanced:
-                self._events.write_event(_event(full))
-                self._events.flush()
+            self._events.write_event(_event(full))
+            self._events.flush()
         except OSError as error:
-            raise GorilaError(f"cannot write metrics to {self._path}: {error}") from error
-        self._frames, self._row_start, self._end = int(frames), start, start + len(line)
+            raise self._refused(error) from error
         return full
 
     def close(self) -> None:
         """Closes the files; harmless when repeated."""
-        if not self._file.closed:
-            self._file.close()
+        if self._closed:
+            return
+        self._closed = True
+        self._table.close()
+        try:
             self._events.close()
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: OSError) -> GorilaError:
+        return GorilaError(f"cannot write TensorBoard events below {self._tensorboard}: {error}")
 
     def __enter__(self) -> MetricsWriter:
         return self
@@ -188,39 +179,25 @@ class MetricsWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except GorilaError:
+            if error is None:  # else it is what closing fails of again: a full disk stays full
+                raise
 
 
 def read_metrics(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     """The columns of a `metrics.csv`, given it or its workdir.
 
     Returns:
-      One array [rows] per column: float64 with NaN where a field is empty, or str for words.
+      One array [rows] per column of `COLUMNS`: float64 with NaN where a field is empty, or str for words.
 
     Raises:
-      GorilaError: there is none, or it has other columns.
+      GorilaError: there is none, it has columns that are not known, or it is damaged.
     """
     path = Path(path)
-    path = path / METRICS if path.is_dir() else path
-    rows = _read_rows(path)
-    return {
-        name: np.array([row[name] for row in rows], dtype=str)
-        if column.text
-        else np.array([float(row[name] or "nan") for row in rows], dtype=np.float64)
-        for name, column in COLUMNS.items()
-    }
-
-
-def _read_rows(path: Path) -> list[dict[str, str]]:
-    """The whole rows of the file as text; a last one cut short is left out."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise GorilaError(f"cannot read metrics from {path}: {error}") from error
-    table = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1])))
-    if table and table[0] != list(COLUMNS):
-        raise GorilaError(f"{path} has other columns than this version of the program writes; move it away")
-    return [dict(zip(COLUMNS, fields, strict=True)) for fields in table[1:] if len(fields) == len(COLUMNS)]
+    words = [name for name, column in COLUMNS.items() if column.text]
+    return read_columns(path / METRICS if path.is_dir() else path, COLUMNS, text=words, former=FORMER)
 
 
 def _event(row: Mapping[str, Value]) -> Event:
@@ -233,174 +210,3 @@ def _event(row: Mapping[str, Value]) -> Event:
     return Event(
         step=int(row["frames"] or 0), wall_time=float(row["time"] or 0.0), summary=Summary(value=values)
     )
-
-
-def _line(fields: Any) -> str:
-    buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerow(list(fields))
-    return buffer.getvalue()
-
-
-def _text(value: Value) -> str:
-    if value is None or isinstance(value, str):
-        return value or ""
-    if isinstance(value, (int, np.integer)):
-        return str(int(value))
-    value = float(value)
-    return f"{value:.3f}" if math.isfinite(value) and abs(value) >= 1e5 else f"{value:.7g}"
-
-
-class ActorSummary(NamedTuple):
-    """The share that one actor has in the statistics."""
-
-    actor: int
-    episodes: int  # since the run began
-    return_mean: float  # over the last 100 episodes of each of its environments
-    epsilon_mean: float
-
-
-class EpisodeStatistics:
-    """Collects finished episodes from any thread.
-
-    Scores under exploration depend on how much was explored, so every mean comes with its epsilon (S6).
-    """
-
-    def __init__(self, window: int = 100) -> None:
-        self._window = window
-        self._lock = threading.Lock()
-        self._totals: dict[int, int] = {}
-        self._recent: collections.deque[Episode] = collections.deque(maxlen=window)
-        self._by_stream: dict[tuple[int, int], collections.deque[Episode]] = {}
-
-    def add(self, episode: Episode) -> None:
-        with self._lock:
-            self._totals[episode.actor] = self._totals.get(episode.actor, 0) + 1
-            self._remember(episode)
-
-    def _remember(self, episode: Episode) -> None:
-        self._recent.append(episode)
-        stream = (episode.actor, episode.environment)
-        self._by_stream.setdefault(stream, collections.deque(maxlen=self._window)).append(episode)
-
-    def row(self) -> dict[str, Value]:
-        """The columns of `COLUMNS` that speak of episodes; None before the first has ended."""
-        with self._lock:
-            recent, total = list(self._recent), sum(self._totals.values())
-            lowest: list[Episode] = []
-            if recent:
-                stream = min(self._by_stream, key=lambda stream: self._by_stream[stream][-1].epsilon)
-                lowest = list(self._by_stream[stream])
-        clipped = [episode.training_return for episode in recent if episode.training_return is not None]
-        return {
-            "episodes": total,
-            "episode_return_mean": _mean([episode.episode_return for episode in recent]),
-            "episode_epsilon_mean": _mean([episode.epsilon for episode in recent]),
-            "episode_return_lowest_epsilon": _mean([episode.episode_return for episode in lowest]),
-            "lowest_epsilon": _mean([episode.epsilon for episode in lowest]),
-            "episode_training_reward_mean": _mean(clipped),
-            "episode_length_mean_steps": _mean([episode.steps for episode in recent]),
-        }
-
-    def actors(self) -> list[ActorSummary]:
-        """One summary per actor that has finished an episode; their episodes add up to the total."""
-        with self._lock:
-            summaries = []
-            for actor, total in sorted(self._totals.items()):
-                own = [
-                    episode
-                    for stream, episodes in self._by_stream.items()
-                    if stream[0] == actor
-                    for episode in episodes
-                ]
-                return_mean = _mean([episode.episode_return for episode in own])
-                summaries.append(ActorSummary(actor, total, return_mean, _mean([e.epsilon for e in own])))
-            return summaries
-
-    def state(self) -> dict[str, Any]:
-        """Totals and the last episodes, for a checkpoint.
-
-        Returns:
-          totals: episodes by actor; recent, streams: [episodes, fields of Episode] float64, NaN for None.
-        """
-        with self._lock:
-            by_stream = [episode for episodes in self._by_stream.values() for episode in episodes]
-            return {
-                "totals": {str(actor): total for actor, total in self._totals.items()},
-                "recent": _table(self._recent),
-                "streams": _table(by_stream),
-            }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes back what `state` gave."""
-        with self._lock:
-            self._totals = {int(actor): int(total) for actor, total in state["totals"].items()}
-            self._by_stream.clear()
-            for episode in _episodes(state["streams"]):
-                self._remember(episode)
-            self._recent.clear()
-            self._recent.extend(_episodes(state["recent"]))
-
-
-def _table(episodes: Iterable[Episode]) -> np.ndarray:
-    rows = [[math.nan if field is None else float(field) for field in episode] for episode in episodes]
-    return np.array(rows, np.float64).reshape(len(rows), len(Episode._fields))
-
-
-def _episodes(table: np.ndarray) -> list[Episode]:
-    return [
-        Episode(
-            int(actor), int(environment), value, int(steps), epsilon, None if np.isnan(clipped) else clipped
-        )
-        for actor, environment, value, steps, epsilon, clipped in table.tolist()
-    ]
-
-
-def _mean(values: Sequence[float]) -> Any:
-    return float(np.mean(values)) if values else None
-
-
-def plot_learning_curve(
-    workdir: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], out_png: str | os.PathLike[str]
-) -> None:
-    """Draws the game score of one or several runs over frames and over minutes into `out_png`.
-
-    Raises:
-      GorilaError: a workdir has no metrics or no finished episode.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    paths = [workdir] if isinstance(workdir, (str, os.PathLike)) else list(workdir)
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    by_frames, by_minutes = figure.subplots(1, 2, sharey=True)
-    environments: list[str] = []
-    for path in paths:
-        experiment, metrics = load_experiment(path), read_metrics(path)
-        known = np.isfinite(metrics["episode_return_mean"])
-        if not known.any():
-            raise GorilaError(f"{path} has no finished episode to plot")
-        score = metrics["episode_return_mean"][known]
-        label = f"{experiment.get('agent')}, seed {experiment.get('run', {}).get('seed')}"
-        by_frames.plot(metrics["frames"][known], score, label=label)
-        by_minutes.plot(metrics["wall_seconds"][known] / 60, score, label=label)
-        if (name := str(experiment.get("environment"))) not in environments:
-            environments.append(name)
-    by_frames.set_xlabel("frames of all actors")
-    by_frames.xaxis.set_major_formatter(lambda value, _: _short(value))
-    by_minutes.set_xlabel("minutes since the start")
-    by_frames.set_ylabel("raw return per episode\n(mean of the last 100, while exploring)")
-    for axes in (by_frames, by_minutes):
-        axes.set_xlim(left=0)
-        axes.grid(alpha=0.3)
-        axes.legend()
-    figure.suptitle(f"{', '.join(environments)}: game score during training")
-    figure.savefig(out_png, dpi=120)
-
-
-def _short(value: float) -> str:
-    """12 000 000 as 12M."""
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:g}{letter}"
-    return f"{value:g}"

@@ -11,11 +11,15 @@ import numpy as np
 from gorila_jax import checkpoints
 from gorila_jax.config import to_json_dict
 from gorila_jax.runtime.coordinator import Coordinator
-from gorila_jax.runtime.metrics import MetricsWriter, Value
+from gorila_jax.runtime.csv_table import Value
+from gorila_jax.runtime.episodes import EpisodeWriter
+from gorila_jax.runtime.metrics import MetricsWriter
 from gorila_jax.runtime.progress import Bottleneck, Progress, bottleneck
 from gorila_jax.runtime.system import System
+from gorila_jax.types import Episode
 
 LOOK_S = 5.0  # between two looks at whether anything moves
+MAX_NEW_EPISODES = 100_000  # with so many unwritten a row comes before it is due: they are held in memory
 STALL_S = 20.0  # without a step or an update, after which it is said who waits for what, and said again
 
 
@@ -27,6 +31,7 @@ class Monitor:
         system: System,
         coordinator: Coordinator,
         metrics: MetricsWriter,
+        episodes: EpisodeWriter,
         progress: Progress,
         checkpoint_directory: str,
         generation: int,
@@ -34,6 +39,7 @@ class Monitor:
         self._system = system
         self._coordinator = coordinator
         self._metrics = metrics
+        self._episodes = episodes
         self._progress = progress
         self._checkpoint_directory = checkpoint_directory
         self._generation = generation
@@ -66,7 +72,8 @@ class Monitor:
     def tick(self) -> None:
         now = time.monotonic()
         config = self._system.config
-        if now - self._row_time >= config.run.log_period_seconds:
+        due = now - self._row_time >= config.run.log_period_seconds
+        if due or self._system.episodes.num_new >= MAX_NEW_EPISODES:
             self.write_row()
         if now - self._look_time >= LOOK_S:
             self._look_for_a_stall(now)
@@ -77,11 +84,12 @@ class Monitor:
             self.checkpoint()
 
     def write_row(self) -> dict[str, Value]:
-        """Measures, writes and shows one row."""
+        """Measures, writes and shows one row, and writes the games that have ended since the one before."""
         now, counts = time.monotonic(), self.counts()
-        row, waiting = self._row(counts, now - self._row_time)
+        row, episodes, waiting = self._row(counts, now - self._row_time)
         self._row_time, self._counts = now, counts
         row = self._metrics.write(row | {"time": time.time(), "wall_seconds": now - self._started})
+        self._episodes.write(episodes, row)
         self._progress.update(row, waiting.sentence)
         return row
 
@@ -105,7 +113,9 @@ class Monitor:
     def _save_replay(self, directory: str) -> None:
         self._system.replay.save(f"{directory}/{REPLAY_DIRECTORY}")
 
-    def _row(self, counts: Mapping[str, int], seconds: float) -> tuple[dict[str, Value], Bottleneck]:
+    def _row(
+        self, counts: Mapping[str, int], seconds: float
+    ) -> tuple[dict[str, Value], list[Episode], Bottleneck]:
         system, before = self._system, self._counts
         per_second = {name: (counts[name] - before[name]) / max(seconds, 1e-9) for name in counts}
         tables = [system.replay.status(table) for table in range(system.replay.num_tables)]
@@ -127,11 +137,12 @@ class Monitor:
             pull_share=shares["pull"],
             filling=filling,
         )
+        of_episodes, episodes = system.episodes.take(system.epsilons_at(server.version))
         row: dict[str, Value] = {
             "frames": counts["frames"],
             "steps": counts["steps"],
             "updates": counts["updates"],
-            **system.episodes.row(),
+            **of_episodes,
             "frames_per_second": per_second["frames"],
             "updates_per_second": per_second["updates"],
             "inserts_per_second": per_second["inserted_items"],
@@ -161,7 +172,7 @@ class Monitor:
             "gradients_nonfinite": server.nonfinite,
             "bottleneck": waiting.name,
         }
-        return row, waiting
+        return row, episodes, waiting
 
     def _look_for_a_stall(self, now: float) -> None:
         self._look_time, counts = now, self.counts()

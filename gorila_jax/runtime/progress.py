@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -15,6 +15,8 @@ from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
+
+from gorila_jax.runtime.episodes import GroupSummary
 
 Row = Mapping[str, Any]
 """Values by the column names of `runtime.metrics.COLUMNS`; None, NaN and what is missing show as a dash."""
@@ -100,6 +102,7 @@ def format_line(row: Row, total_frames: int, explanation: str = "") -> str:
             f"{_number(row, 'updates_per_second')} updates/s",
             f"{_number(row, 'samples_per_insert')} samples/insert",
             f"return {_return(row)}",
+            *([f"return of the least exploring {_least(row)}"] if _explores_differently(row) else []),
             f"loss {_number(row, 'loss')}",
             f"staleness {_number(row, 'staleness_mean')} updates",
             f"{_count(row, 'episodes')} episodes",
@@ -108,6 +111,21 @@ def format_line(row: Row, total_frames: int, explanation: str = "") -> str:
             f"ETA {format_duration(eta_seconds(row, total_frames))}",
         ]
     )
+
+
+def exploration_table(groups: Sequence[GroupSummary]) -> list[str]:
+    """What environments that explore differently have scored: a headline, and one line per group."""
+    rows = [("epsilon", "environments", "episodes", "mean return")]
+    for group in groups:
+        ends = (_digits(group.lowest_epsilon), _digits(group.highest_epsilon))
+        epsilon = ends[0] if ends[0] == ends[1] else " to ".join(ends)
+        score = DASH if group.return_mean is None else _digits(group.return_mean)
+        rows.append((epsilon, f"{group.environments:,}", f"{group.episodes:,}", score))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    return [
+        "returns by exploration, over the last 100 episodes of each group of environments:",
+        *("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows),
+    ]
 
 
 class Progress:
@@ -194,6 +212,12 @@ def render(row: Row, total_frames: int, title: str, explanation: str = "") -> Pa
     for _ in range(2):
         table.add_column(style="dim", no_wrap=True)
         table.add_column(justify="right", no_wrap=True)
+    least = [("", ""), ("", "")]
+    if _explores_differently(row):
+        least = [
+            ("return, least exploring", _number(row, "episode_return_least_exploring")),
+            ("at exploration ε", _number(row, "epsilon_least_exploring")),
+        ]
     for left, right in (
         (("frames/s", _count(row, "frames_per_second")), ("updates/s", _number(row, "updates_per_second"))),
         (("episodes", _count(row, "episodes")), ("updates", _count(row, "updates"))),
@@ -202,10 +226,8 @@ def render(row: Row, total_frames: int, title: str, explanation: str = "") -> Pa
             ("at exploration ε", _epsilon(row)),
             ("staleness (updates)", _number(row, "staleness_mean")),
         ),
-        (
-            ("replay filled", _percent(row, "replay_fill_share")),
-            ("samples per insert", _number(row, "samples_per_insert")),
-        ),
+        (least[0], ("replay filled", _percent(row, "replay_fill_share"))),
+        (least[1], ("samples per insert", _number(row, "samples_per_insert"))),
         (
             ("time so far", format_duration(_known(row, "wall_seconds"))),
             ("time to go", format_duration(eta_seconds(row, total_frames))),
@@ -233,10 +255,12 @@ def _count(row: Row, name: str) -> str:
 
 
 def _number(row: Row, name: str) -> str:
-    """Three significant digits, never an exponent for what fits a line without one."""
     value = _known(row, name)
-    if value is None:
-        return DASH
+    return DASH if value is None else _digits(value)
+
+
+def _digits(value: float) -> str:
+    """Three significant digits, never an exponent for what fits a line without one."""
     if value == 0 or 1e-4 <= abs(value) < 1e6:
         digits = 2 if value == 0 else max(0, 2 - math.floor(math.log10(abs(value))))
         return f"{value:,.{digits}f}"
@@ -258,6 +282,17 @@ def _return(row: Row) -> str:
     if mean == DASH:
         return mean if _epsilon(row) == DASH else f"{mean} (no game has ended, ε {_epsilon(row)})"
     return f"{mean} (last 100 episodes, ε {_epsilon(row)})"
+
+
+def _explores_differently(row: Row) -> bool:
+    """Whether the environments that explore least are not simply all of them."""
+    epsilon = _known(row, "episode_epsilon_mean")
+    return epsilon is not None and epsilon != _known(row, "epsilon_least_exploring")
+
+
+def _least(row: Row) -> str:
+    mean = _number(row, "episode_return_least_exploring")
+    return mean if mean == DASH else f"{mean} (ε {_number(row, 'epsilon_least_exploring')})"
 
 
 def _epsilon(row: Row) -> str:

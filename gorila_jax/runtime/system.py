@@ -28,7 +28,7 @@ from gorila_jax.replay.limiter import check_limiter, smallest_error_buffer
 from gorila_jax.replay.signature import step_signature
 from gorila_jax.replay.table import TableSpec
 from gorila_jax.runtime.coordinator import Coordinator
-from gorila_jax.runtime.metrics import EpisodeStatistics
+from gorila_jax.runtime.episodes import EpisodeStatistics
 from gorila_jax.runtime.threads import Worker
 from gorila_jax.runtime.topology import Topology
 from gorila_jax.runtime.waits import TimedEnvironment, Waits
@@ -60,6 +60,13 @@ class System(NamedTuple):
             epsilons(version if actor.parameter_version < 0 else actor.parameter_version)
             for actor, epsilons in zip(self.actors, self.exploration, strict=True)
         ]
+
+    def epsilons_at(self, version: int) -> np.ndarray:
+        """Epsilons [actors, E], were every actor to hold parameters of `version`.
+
+        What differs among them differs by design, and not because one actor has pulled later than another.
+        """
+        return np.stack([epsilons(version) for epsilons in self.exploration])
 
     def workers(self) -> dict[str, Worker]:
         """What wants a thread, by name."""

@@ -29,11 +29,12 @@ from gorila_jax.replay.signature import check_memory, estimate_bytes
 from gorila_jax.runtime import configure, topology
 from gorila_jax.runtime.coordinator import Coordinator
 from gorila_jax.runtime.devices import claim_devices
+from gorila_jax.runtime.episodes import EpisodeStatistics, EpisodeWriter, written_before
 from gorila_jax.runtime.lockstep import run_lockstep
-from gorila_jax.runtime.metrics import METRICS, EpisodeStatistics, MetricsWriter
+from gorila_jax.runtime.metrics import METRICS, MetricsWriter
 from gorila_jax.runtime.monitor import REPLAY_DIRECTORY, Monitor
 from gorila_jax.runtime.pool_threads import choose_pool_threads
-from gorila_jax.runtime.progress import Progress
+from gorila_jax.runtime.progress import Progress, exploration_table
 from gorila_jax.runtime.system import System, build_system, checksum, choose_backend, table_spec
 from gorila_jax.runtime.threads import run_threads
 from gorila_jax.runtime.workdir import LOG, Workdir, check_workdir, open_workdir
@@ -215,10 +216,11 @@ def _train(
         stack.callback(system.close, stuck)
         if state is None:
             _refuse_used_replay(system)
-        metrics = stack.enter_context(
-            MetricsWriter(workdir.path, resumed_frames=saved[0] if saved else None)
-        )
-        monitor = Monitor(system, coordinator, metrics, progress, workdir.checkpoints, generation)
+        resumed_frames = saved[0] if saved else None
+        metrics = stack.enter_context(MetricsWriter(workdir.path, resumed_frames))
+        written = written_before(state["episodes"]) if state else None
+        episodes = stack.enter_context(EpisodeWriter(workdir.path, resumed_frames, written))
+        monitor = Monitor(system, coordinator, metrics, episodes, progress, workdir.checkpoints, generation)
         if state:
             system.restore(state)
             monitor.restore(state["counters"])
@@ -290,11 +292,8 @@ def _finish(
         f"{'finished' if coordinator.reason == 'budget' else 'stopped by ' + coordinator.reason} after "
         f"{counts['frames']:,} frames, {counts['updates']:,} updates; checkpoint {path}"
     )
-    for actor in system.episodes.actors():
-        progress.note(
-            f"actor {actor.actor}: {actor.episodes:,} episodes; the last ones had a mean return of "
-            f"{actor.return_mean:.4g} at epsilon {actor.epsilon_mean:.4g}"
-        )
+    for line in _say_returns(system):
+        progress.note(line)
     ages = system.server.status().staleness_histogram
     shown = [f"{age}: {number:,}" for age, number in enumerate(ages) if number]
     progress.note(f"accepted gradients by age in updates ({len(ages) - 1}: or more): {', '.join(shown)}")
@@ -309,6 +308,18 @@ def _finish(
         episode_return_mean=None if mean is None else float(mean),
         parameters_checksum=digest,
     )
+
+
+def _say_returns(system: System) -> list[str]:
+    """By exploration where the environments explore differently, else by actor."""
+    groups = system.episodes.groups(system.epsilons_at(system.server.status().version))
+    if len(groups) > 1:
+        return exploration_table(groups)
+    return [
+        f"actor {actor.actor}: {actor.episodes:,} episodes; the last ones had a mean return of "
+        f"{actor.return_mean:.4g} at epsilon {actor.epsilon_mean:.4g}"
+        for actor in system.episodes.actors()
+    ]
 
 
 def _start_message(

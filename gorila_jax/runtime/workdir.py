@@ -4,6 +4,7 @@
     versions.json   one record per start of the run: libraries, code, python, platform, devices
     checkpoints/    see `gorila_jax.checkpoints`
     metrics.csv     see `gorila_jax.runtime.metrics`
+    episodes.csv    one line per finished game, see `gorila_jax.runtime.episodes`
     tensorboard/    the same as events for TensorBoard
     log.txt         everything that the display and the terminal showed, line by line
     .lock           held by the process that trains here

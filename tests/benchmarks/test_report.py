@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.learning_curve import MAX_POINTS
+from benchmarks.run_summary import MAX_POINTS
 from benchmarks.report import json_line
 from gorila_jax.config import to_json_dict
 from gorila_jax.runtime.configure import make_config

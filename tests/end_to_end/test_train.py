@@ -235,4 +235,4 @@ def test_help_names_every_flag_with_its_unit():
 
 def test_the_flags_of_the_makefile_are_those_of_the_launcher():
     makefile = (ROOT / "Makefile").read_text()
-    assert "launchers.train --agent=gorila --environment=Pong-v5 --workdir=runs/pong" in makefile
+    assert "launchers.train --agent=apex --environment=Pong-v5 --workdir=runs/pong" in makefile

@@ -2,19 +2,18 @@
 
 import csv
 import math
-import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.record_writer import masked_crc32c
 
 from gorila_jax.runtime import metrics
-from gorila_jax.runtime.metrics import COLUMNS, EpisodeStatistics, MetricsWriter, read_metrics
-from gorila_jax.runtime.workdir import open_workdir
-from gorila_jax.types import ConfigError, Episode, GorilaError
+from gorila_jax.runtime.metrics import COLUMNS, FORMER, MetricsWriter, read_metrics
+from gorila_jax.types import GorilaError
 
 
 def _row(frames: int, **more: Any) -> dict[str, Any]:
@@ -124,6 +123,22 @@ class TestWrite:
         with pytest.raises(GorilaError, match=r"metrics\.csv"):
             MetricsWriter(tmp_path)
 
+    def test_a_full_disk_is_an_error_with_the_path_and_no_other_one_on_the_way_out(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(*arguments: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+        def write() -> None:
+            with MetricsWriter(tmp_path) as writer:
+                for name in ("flush", "close"):
+                    monkeypatch.setattr(EventsWriter, name, full)
+                writer.write(_row(4))
+
+        with pytest.raises(GorilaError, match=r"cannot write TensorBoard events below .*No space") as caught:
+            write()
+        assert "in write" in str(caught.traceback[-1])
+
 
 class TestResume:
     def _first_start(self, directory: Path) -> None:
@@ -168,15 +183,34 @@ class TestResume:
             writer.write(_row(500))
         assert read_metrics(tmp_path)["frames"].tolist() == [100, 200, 300, 500]
 
-    def test_columns_of_another_version_are_refused_and_left(self, tmp_path: Path) -> None:
+    def test_columns_that_are_not_known_are_refused_and_left(self, tmp_path: Path) -> None:
         path = tmp_path / "metrics.csv"
         path.write_text("frames,score\n1,2\n")
-        with pytest.raises(GorilaError, match="other columns"):
-            MetricsWriter(tmp_path, resumed_frames=1)
+        for read in (lambda: MetricsWriter(tmp_path, resumed_frames=1), lambda: read_metrics(tmp_path)):
+            with pytest.raises(GorilaError, match=r"metrics\.csv has other columns.*does not know: score"):
+                read()
         assert path.read_text() == "frames,score\n1,2\n"
+        assert list(tmp_path.iterdir()) == [path]
+
+    def test_a_file_of_an_older_version_is_read_and_resumed(self, tmp_path: Path) -> None:
+        path = tmp_path / "metrics.csv"
+        header = f"time,wall_seconds,frames,episode_return_mean,{','.join(FORMER)}"
+        path.write_text(f"{header}\n1.5,10,100,-21,-20,0.1\n2.5,20,200,-20,-19,0.1\n3.5,30,300,-19,-18,0.1\n")
+        old = read_metrics(tmp_path)
+        assert list(old) == list(COLUMNS)
+        assert old["episode_return_mean"].tolist() == [-21, -20, -19]
+        assert np.isnan(old["episode_return_least_exploring"]).all()
+        assert old["bottleneck"].tolist() == ["", "", ""]
+        with MetricsWriter(tmp_path, resumed_frames=250) as writer:
+            row = writer.write(_row(300, wall_seconds=1.0, episode_return_least_exploring=3.0))
+        assert row["wall_seconds"] == 21.0
+        columns = read_metrics(tmp_path)
+        assert columns["frames"].tolist() == [100, 200, 300]
+        assert columns["time"][:2].tolist() == [1.5, 2.5]
+        assert columns["episode_return_least_exploring"][-1] == 3.0
 
     def test_no_metrics(self, tmp_path: Path) -> None:
-        with pytest.raises(GorilaError, match=r"cannot read metrics from .*metrics\.csv"):
+        with pytest.raises(GorilaError, match=r"cannot read .*metrics\.csv"):
             read_metrics(tmp_path)
 
 
@@ -212,95 +246,3 @@ class TestTensorBoard:
             ("session_log", purged_from),  # TensorBoard forgets everything from there on
             ("summary", 500),
         ]
-
-
-class TestEpisodeStatistics:
-    def test_before_the_first_episode(self) -> None:
-        row = EpisodeStatistics().row()
-        assert set(row) <= set(COLUMNS)
-        assert row.pop("episodes") == 0
-        assert set(row.values()) == {None}
-
-    def test_means_of_the_last_hundred_with_their_epsilon(self) -> None:
-        statistics = EpisodeStatistics()
-        for i in range(150):
-            statistics.add(Episode(0, i % 4, float(i), steps=2 * i, epsilon=i / 1000, training_return=1.0))
-        row = statistics.row()
-        assert row["episodes"] == 150
-        assert row["episode_return_mean"] == (50 + 149) / 2
-        assert row["episode_length_mean_steps"] == 50 + 149
-        assert row["episode_epsilon_mean"] == pytest.approx((50 + 149) / 2 / 1000)
-        assert row["episode_training_reward_mean"] == 1.0
-
-    def test_exploration_levels_are_told_apart(self) -> None:
-        """Actor 0 explores and scores 0, actor 7 hardly explores and scores 100."""
-        statistics = EpisodeStatistics()
-        for _ in range(3):
-            statistics.add(Episode(0, 0, 0.0, 5, 0.4))
-            statistics.add(Episode(7, 0, 100.0, 5, 0.001))
-            statistics.add(Episode(7, 1, 40.0, 5, 0.1))
-        row = statistics.row()
-        assert (row["episode_return_lowest_epsilon"], row["lowest_epsilon"]) == (100.0, 0.001)
-        assert row["episode_return_mean"] == pytest.approx(140 / 3)
-        assert row["episode_training_reward_mean"] is None
-        first, second = statistics.actors()
-        assert first == (0, 3, 0.0, pytest.approx(0.4))
-        assert second == (7, 6, 70.0, pytest.approx(0.0505))
-        assert row["episodes"] == first.episodes + second.episodes
-
-    def test_no_episode_is_lost_between_threads(self) -> None:
-        statistics = EpisodeStatistics()
-
-        def play(actor: int) -> None:
-            for i in range(500):
-                statistics.add(Episode(actor, i % 3, float(actor), 1, 0.1))
-                statistics.row()
-
-        threads = [threading.Thread(target=play, args=(actor,)) for actor in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert statistics.row()["episodes"] == 2000
-        assert [(one.actor, one.episodes, one.return_mean) for one in statistics.actors()] == [
-            (actor, 500, float(actor)) for actor in range(4)
-        ]
-
-    def test_goes_on_after_a_checkpoint(self, tmp_path: Path) -> None:
-        from gorila_jax import checkpoints
-
-        before, after = EpisodeStatistics(), EpisodeStatistics()
-        for i in range(120):
-            before.add(Episode(i % 2, 0, float(i), i, 0.1))
-        checkpoints.save(tmp_path, 1, before.state(), keep=1)
-        after.restore(checkpoints.restore(tmp_path, 1)[1])
-        assert after.row() == before.row()
-        assert [one.episodes for one in after.actors()] == [60, 60]
-        for statistics in (before, after):
-            statistics.add(Episode(1, 0, 5.0, 5, 0.2))
-        assert after.row() == before.row()
-
-
-class TestPlot:
-    def test_draws_one_or_several_runs(self, tmp_path: Path) -> None:
-        runs = [tmp_path / "a", tmp_path / "b"]
-        for seed, path in enumerate(runs):
-            open_workdir(path, {"agent": "gorila", "environment": "Pong-v5", "run": {"seed": seed}}).close()
-            with MetricsWriter(path) as writer:
-                writer.write(_row(1000))
-                for frames in range(2000, 9000, 1000):
-                    writer.write(_row(frames, episode_return_mean=-21 + frames / 4000))
-        metrics.plot_learning_curve(runs[0], tmp_path / "one.png")
-        metrics.plot_learning_curve(runs, tmp_path / "two.png")
-        one, two = (tmp_path / "one.png").read_bytes(), (tmp_path / "two.png").read_bytes()
-        assert one[:8] == two[:8] == b"\x89PNG\r\n\x1a\n"
-        assert one != two
-
-    def test_refuses_what_is_no_run_or_has_no_episode(self, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match="no workdir"):
-            metrics.plot_learning_curve(tmp_path, tmp_path / "out.png")
-        open_workdir(tmp_path / "a", {"run": {"seed": 1}}).close()
-        with MetricsWriter(tmp_path / "a") as writer:
-            writer.write(_row(4))
-        with pytest.raises(GorilaError, match="no finished episode"):
-            metrics.plot_learning_curve(tmp_path / "a", tmp_path / "out.png")

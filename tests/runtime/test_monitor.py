@@ -1,15 +1,17 @@
-"""Rows, stalls and checkpoints of a run, on a clock that the test moves (PITFALLS V1 V13 C2 J11 S7 X7)."""
+"""Rows, stalls and checkpoints of a run, on a clock that the test moves (PITFALLS V1 V13 C2 J11 S6 S7 X7)."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from gorila_jax import checkpoints
 from gorila_jax.runtime import monitor as monitor_module
 from gorila_jax.runtime.coordinator import Coordinator
-from gorila_jax.runtime.metrics import COLUMNS
+from gorila_jax.runtime.episodes import EpisodeWriter, read_episodes, written_before
+from gorila_jax.runtime.metrics import COLUMNS, MetricsWriter, read_metrics
 from gorila_jax.runtime.monitor import Monitor
 from tests.runtime.systems import build, config_of
 
@@ -21,19 +23,33 @@ SETTINGS = {
 }
 
 
+class Games:
+    """Stands in for the writer of finished games."""
+
+    def __init__(self):
+        self.written = []  # (frames, episodes)
+
+    def write(self, episodes, row):
+        self.written.append((row["frames"], episodes))
+
+
 class Watch:
     """A system, its monitor, and what the monitor wrote and said."""
 
-    def __init__(self, monkeypatch, directory, frames_per_step=1, **overrides):
+    def __init__(self, monkeypatch, directory, frames_per_step=1, writers=None, **overrides):
         self.now = 1000.0
         monkeypatch.setattr(monitor_module.time, "monotonic", lambda: self.now)
-        self.config = config_of(**SETTINGS | overrides)
+        self.config = config_of(**SETTINGS | overrides)  # `agent` among them
         self.coordinator = Coordinator(10**9)
         system = build(self.config, coordinator=self.coordinator)
         self.system = system._replace(spec=system.spec._replace(frames_per_step=frames_per_step))
         self.rows, self.notes = [], []
         self.directory = directory
-        self.monitor = Monitor(self.system, self.coordinator, self, self, str(directory), generation=0)
+        self.games = Games()
+        metrics, games = writers or (self, self.games)
+        self.monitor = Monitor(
+            self.system, self.coordinator, metrics, games, self, str(directory), generation=0
+        )
 
     def write(self, row):  # as the writer of metrics
         self.rows.append(row)
@@ -190,3 +206,73 @@ def test_a_resumed_run_counts_on(watch):
     # Over the whole run, and not as if the items before the resume had never been.
     assert row["samples_per_insert"] == pytest.approx(counts["sampled_items"] / counts["inserted_items"])
     assert row["updates"] == state["counters"]["updates"]
+
+
+FREE = {"replay.samples_per_insert": 0.0}  # actors never wait
+
+
+def test_games_are_written_once_each_together_with_the_row_that_counts_them(watch):
+    one = watch(frames_per_step=4, **FREE)
+    for _ in range(3):
+        one.act(20)
+        one.monitor.write_row()
+    assert [frames for frames, _ in one.games.written] == [row["frames"] for row in one.rows]
+    counts = [len(games) for _, games in one.games.written]
+    assert min(counts) > 0
+    assert [row["episodes"] for row in one.rows] == list(np.cumsum(counts))
+
+
+def test_a_row_comes_early_where_many_games_wait_for_it(watch, monkeypatch):
+    monkeypatch.setattr(monitor_module, "MAX_NEW_EPISODES", 5)
+    one = watch(**FREE)
+    one.act(20)
+    waiting = one.system.episodes.num_new
+    assert waiting > 5
+    one.ticks(0.5)
+    assert [len(games) for _, games in one.games.written] == [waiting]
+
+
+def test_the_least_exploring_are_those_of_the_ladder_s_lowest_quarter(watch):
+    one = watch(agent="apex", **FREE | {"env.num_environments": 4})
+    one.act(60)
+    row = one.monitor.write_row()
+    assert row["epsilon_least_exploring"] == pytest.approx((0.4**7 + 0.4**8) / 2, rel=0.05)
+    assert row["episode_epsilon_mean"] > 0.05
+    other = watch(**FREE)
+    other.act(60)
+    row = other.monitor.write_row()
+    assert row["episode_return_least_exploring"] == row["episode_return_mean"]
+
+
+@pytest.mark.parametrize("stand_still", [False, True])
+def test_a_resumed_run_has_every_game_once(watch, tmp_path, stand_still):
+    """Whatever was written between the checkpoint and the kill, at the frames of the checkpoint too."""
+    writers = MetricsWriter(tmp_path), EpisodeWriter(tmp_path)
+    one = watch(writers=writers, **FREE)
+    one.act(20)
+    one.monitor.write_row()
+    one.act(20)  # games that have ended and are not yet written
+    assert one.system.episodes.num_new == 8  # two of each environment
+    one.monitor.checkpoint()
+    if stand_still:
+        one.monitor.write_row()
+    one.act(20)
+    one.monitor.write_row()  # of a future that will not be
+
+    frames, state = checkpoints.restore_latest(tmp_path)
+    writers = (
+        MetricsWriter(tmp_path, frames),
+        EpisodeWriter(tmp_path, frames, written_before(state["episodes"])),
+    )
+    other = watch(writers=writers, **FREE)
+    other.system.restore(state)
+    other.monitor.restore(state["counters"])
+    for _ in range(2):
+        other.act(20)
+        other.monitor.write_row()
+    metrics, games = read_metrics(tmp_path), read_episodes(tmp_path)
+    for row_frames, episodes in zip(metrics["frames"], metrics["episodes"], strict=True):
+        written = int(np.count_nonzero(games["frames"] <= row_frames))
+        # The row that was written at the frames of the checkpoint stays; its games come with the next one.
+        assert written == episodes or (stand_still and row_frames == frames)
+    assert len(games["frames"]) == other.system.episodes.row()["episodes"] == 8 + 8 + 16

@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from gorila_jax.runtime.episodes import GroupSummary
 from gorila_jax.runtime.progress import (
     Progress,
     bottleneck,
     eta_seconds,
+    exploration_table,
     format_duration,
     format_line,
     render,
@@ -34,11 +36,15 @@ ROW: dict[str, Any] = {
     "samples_per_insert": 8.0,
     "episode_return_mean": -20.314,
     "episode_epsilon_mean": 0.5234,
+    "episode_return_least_exploring": -20.314,
+    "epsilon_least_exploring": 0.5234,
     "loss": 0.01234,
     "staleness_mean": 0.4,
     "replay_fill_share": 0.613,
     "bottleneck": "actors (environment)",
 }
+LADDER = ROW | {"episode_return_least_exploring": 17.25, "epsilon_least_exploring": 0.001234}
+NONE_OF_THE_LEAST = ROW | {"episode_return_least_exploring": None, "epsilon_least_exploring": None}
 NOTHING_YET: dict[str, Any] = {
     "frames": 0,
     "episodes": 0,
@@ -100,6 +106,11 @@ class TestLine:
             "1,203 episodes, replay 61 % full, bottleneck: actors (environment), ETA 15 min 42 s"
         )
 
+    def test_tells_those_that_explore_least_apart_where_they_do(self) -> None:
+        of_all = "return -20.3 (last 100 episodes, ε 0.523), "
+        assert f"{of_all}return of the least exploring 17.2 (ε 0.00123), loss" in format_line(LADDER, 1)
+        assert f"{of_all}return of the least exploring –, loss" in format_line(NONE_OF_THE_LEAST, 1)
+
     @pytest.mark.parametrize(
         "row", [{}, NOTHING_YET, {name: math.nan for name in ROW if name != "bottleneck"}]
     )
@@ -160,7 +171,17 @@ class TestRender:
             assert f"bottleneck: {name} ({sentence})," in format_line({"bottleneck": name}, 1, sentence)
 
     def test_has_the_same_height_from_the_start(self) -> None:
-        assert len(_shown({}, 80)) == len(_shown(NOTHING_YET, 80)) == len(_shown(ROW, 80))
+        rows: list[dict[str, Any]] = [{}, NOTHING_YET, ROW, LADDER, NONE_OF_THE_LEAST]
+        assert len({len(_shown(row, 80)) for row in rows}) == 1
+
+    def test_tells_those_that_explore_least_apart_where_they_do(self) -> None:
+        text = "\n".join(_shown(LADDER, 80))
+        for part in ("-20.3", "0.523", "return, least exploring", "17.2", "0.00123"):
+            assert part in text
+        assert "…" not in text
+        assert "least exploring" in "\n".join(_shown(NONE_OF_THE_LEAST, 80))
+        for row in (ROW, NOTHING_YET, {}):
+            assert "least exploring" not in "\n".join(_shown(row, 80))
 
     @pytest.mark.parametrize("row", [{}, NOTHING_YET])
     def test_before_anything_is_known(self, row: dict[str, Any]) -> None:
@@ -173,6 +194,23 @@ class TestRender:
         for width in (20, 40, 80):
             assert {len(line) for line in _shown(ROW, width, title="[red]a long title " * 20)} == {width}
         assert "[red]a long title" in _shown(ROW, 80, title="[red]a long title")[0]
+
+
+class TestExplorationTable:
+    def test_a_headline_and_a_line_per_group(self) -> None:
+        groups = [
+            GroupSummary(0.0006553600, 0.004096, 2, 100, 17.25),
+            GroupSummary(0.01, 0.01, 1, 7, None),
+            GroupSummary(0.16, 0.4, 1200, 100, -20.0),
+        ]
+        headline, *lines = exploration_table(groups)
+        assert "100 episodes" in headline
+        assert lines == [
+            "            epsilon  environments  episodes  mean return",
+            "0.000655 to 0.00410             2       100         17.2",
+            "             0.0100             1         7            –",
+            "     0.160 to 0.400         1,200       100        -20.0",
+        ]
 
 
 class TestProgress:

@@ -1,4 +1,4 @@
-"""`train` in this process: what a resumed run takes up, and the self-test (PITFALLS C1, C2, C6, E3, X1)."""
+"""`train` in this process: what a resumed run takes up, and the self-test (PITFALLS C1 C2 C6 E3 S6 X1)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from gorila_jax.config import override
 from gorila_jax.rl.exploration import linear_schedule
 from gorila_jax.runtime import train as train_module
 from gorila_jax.runtime.configure import make_config
+from gorila_jax.runtime.episodes import read_episodes
 from gorila_jax.runtime.metrics import read_metrics
 from gorila_jax.runtime.train import train
 from gorila_jax.types import ConfigError, ReplayError
@@ -93,6 +94,35 @@ def test_the_end_tells_each_actor_s_episodes_and_epsilon(tmp_path):
     said = (tmp_path / "log.txt").read_text()
     for actor in range(2):
         assert f"actor {actor}: {state['episodes']['totals'][str(actor)]} episodes" in said
+
+
+def test_a_ladder_s_end_is_told_by_epsilon_in_a_handful_of_lines(tmp_path):
+    ladder = {"agent": "apex", "learner.num_learners": 1, "parameter_server.num_shards": 1}
+    run(tmp_path, 2_000, **ladder | {"env.num_environments": 20})
+    lines = (tmp_path / "log.txt").read_text().splitlines()
+    (headline,) = (i for i, line in enumerate(lines) if line.startswith("returns by exploration"))
+    table = [line.split() for line in lines[headline + 2 : headline + 6]]
+    assert [row[3] for row in table] == ["10"] * 4
+    assert (table[0][0], table[3][2]) == ("0.000655", "0.400")
+    assert not any(line.startswith("actor ") for line in lines)
+    games = read_episodes(tmp_path)
+    rungs = 0.4 ** (1 + 7 * (20 * games["actor"] + games["environment"]) / 39)
+    assert games["epsilon"] == pytest.approx(rungs, rel=1e-5)
+
+
+def test_every_game_is_in_the_file_once_over_all_starts(tmp_path):
+    run(tmp_path, 600)
+    after = run(tmp_path, 900)
+    metrics, games = read_metrics(tmp_path), read_episodes(tmp_path)
+    for frames, episodes in zip(metrics["frames"], metrics["episodes"], strict=True):
+        assert np.count_nonzero(games["frames"] <= frames) == episodes
+    assert len(games["frames"]) == sum(after["episodes"]["totals"].values())
+    streams = set(zip(games["actor"], games["environment"], strict=True))
+    assert streams == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    assert set(games["frames"]) <= set(metrics["frames"])
+    assert (np.diff(games["wall_seconds"]) >= 0).all()
+    assert games["steps"].tolist() == [9] * len(games["steps"])
+    assert set(games["episode_return"]) <= {-1, 1}
 
 
 def test_a_pool_that_resets_in_another_way_is_refused_at_the_start(tmp_path, monkeypatch):

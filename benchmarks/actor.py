@@ -1,0 +1,91 @@
+"""How much of what the machine can do does an actor use?
+
+    python -m benchmarks.actor
+
+Measured in turns: EnvPool beneath our wrapper with random actions, the policy on stacks in host memory, and
+the whole actor (environments, policy, n-step transitions, first priorities, Reverb). An actor whose own
+work cost nothing, and which never did two things at once, would take 1 / (1/environments + 1/policy): the
+bound.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from typing import Any
+
+from absl import flags
+
+from benchmarks.arms import actor_arm, envpool_arm, envpool_figure, policy_arm
+from benchmarks.interleaved import (
+    COLUMNS,
+    ROUNDS,
+    SECONDS,
+    Ratio,
+    measure_in_turns,
+    median_ratios,
+    summary,
+    table_rows,
+)
+from benchmarks.report import make_table, report, run
+from gorila_jax.environments.threads import usable_cores
+from gorila_jax.runtime.configure import make_config
+from gorila_jax.runtime.devices import prefer_fast_cpu_runtime
+from gorila_jax.runtime.system import choose_backend
+from gorila_jax.runtime.train import make_plan
+
+ENVIRONMENT = flags.DEFINE_string("environment", "Pong-v5", "an EnvPool name")
+NUM_ENVIRONMENTS = flags.DEFINE_integer("num_environments", 64, "of the actor", 1)
+PRESET = flags.DEFINE_enum(
+    "preset", "paper", ["paper", "small", "toy"], "whose network acts; paper: Nature's"
+)
+REPLAY_BACKEND = flags.DEFINE_enum("replay_backend", "auto", ["auto", "reverb", "memory"], "to write to")
+
+CAPACITY_TRANSITIONS = 20_000  # soon full, so that the replay evicts while it is measured
+
+
+def main() -> None:
+    prefer_fast_cpu_runtime()
+    threads = min(usable_cores(), NUM_ENVIRONMENTS.value)
+    config = make_config(
+        "apex",
+        ENVIRONMENT.value,
+        PRESET.value,
+        {
+            "env.num_environments": NUM_ENVIRONMENTS.value,
+            "env.num_threads": threads,
+            "actor.num_actors": 1,
+            "replay.backend": REPLAY_BACKEND.value,
+            "replay.capacity_transitions": CAPACITY_TRANSITIONS,
+            "replay.learning_starts_transitions": 1_000,
+        },
+    )
+    plan = make_plan(config)
+    with contextlib.ExitStack() as stack:
+        arms = [envpool_arm(config, threads, stack), policy_arm(config, plan), actor_arm(config, plan, stack)]
+        rounds = measure_in_turns(arms, ROUNDS.value, SECONDS.value)
+    envpool, policy, actor = envpool_figure(threads), "policy_frames_per_second", "actor_frames_per_second"
+    rounds["bound_frames_per_second"] = [
+        1 / (1 / environment + 1 / decision)
+        for environment, decision in zip(rounds[envpool], rounds[policy], strict=True)
+    ]
+    wanted = {"actor_of_bound": Ratio(actor, "bound_frames_per_second", "the bound")}
+    ratios = median_ratios(rounds, wanted)
+    figures: dict[str, Any] = {name: summary(values) for name, values in rounds.items()}
+    figures["actor_steps_per_second"] = statistics.median(rounds[actor]) / plan.spec.frames_per_step
+    figures["settings"] = {
+        "environment": config.environment,
+        "num_environments": config.env.num_environments,
+        "threads": threads,
+        "preset": config.preset,
+        "replay": choose_backend(config),
+    }
+    title = (
+        f"an actor of apex on {config.environment}: {config.env.num_environments} environments in {threads} "
+        f"threads, replay {choose_backend(config)}; medians of {ROUNDS.value} x {SECONDS.value:g} s"
+    )
+    report("actor", make_table(title, COLUMNS, table_rows(rounds, ratios, wanted)), ratios, figures)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,84 @@
+"""Measures arms in turns, in one process, and compares them with each other.
+
+A machine that slows down for a while then slows all arms, not the one that was unlucky, and a share of one in
+another holds on other machines too.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from absl import flags
+
+ROUNDS = flags.DEFINE_integer("rounds", 5, "rounds; in each of them every part is measured once", 1)
+SECONDS = flags.DEFINE_float("seconds", 3.0, "seconds per part and round", 0.01)
+
+COLUMNS = ("figure", "median", "lowest", "highest", "share of a bound")
+"""Of a table whose rows are `table_rows`."""
+
+Arm = Callable[[float], dict[str, float]]
+"""Measures for so many seconds; figures by name. Calls of 0 seconds warm it up."""
+
+Rounds = Mapping[str, Sequence[float]]
+"""Every figure, once per round."""
+
+
+class Ratio(NamedTuple):
+    figure: str
+    bound: str  # another figure
+    phrase: str  # what it is a share of
+
+
+def measure_in_turns(arms: Sequence[Arm], rounds: int, seconds: float) -> dict[str, list[float]]:
+    """Every figure once per round. Every other round goes backwards: no arm always follows the same."""
+    for _ in range(2):  # what a first call returns may be of a type that the second one compiles anew for
+        for arm in arms:
+            arm(0.0)
+    figures: dict[str, list[float]] = defaultdict(list)
+    for number in range(rounds):
+        print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+        for arm in arms if number % 2 == 0 else reversed(arms):
+            for name, value in arm(seconds).items():
+                figures[name].append(value)
+    return dict(figures)
+
+
+def per_second(work: Callable[[], int], seconds: float, settle: Callable[[], object] = lambda: None) -> float:
+    """Calls `work` for so long, at least once, and adds up what it says; `settle` waits until it is done."""
+    start, done = time.perf_counter(), 0
+    while True:
+        done += work()
+        if time.perf_counter() - start >= seconds:
+            break
+    settle()
+    return done / (time.perf_counter() - start)
+
+
+def median_ratio(rounds: Rounds, ratio: Ratio) -> float:
+    """Taken within each round first: the machine changes less within a round than over the run."""
+    return statistics.median(a / b for a, b in zip(rounds[ratio.figure], rounds[ratio.bound], strict=True))
+
+
+def median_ratios(rounds: Rounds, wanted: Mapping[str, Ratio]) -> dict[str, float]:
+    return {name: median_ratio(rounds, ratio) for name, ratio in wanted.items()}
+
+
+def summary(values: Sequence[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}
+
+
+def table_rows(rounds: Rounds, ratios: Mapping[str, float], taken: Mapping[str, Ratio]) -> list[list[str]]:
+    """A row per figure: see `COLUMNS`."""
+    rows = []
+    for figure, values in rounds.items():
+        numbers = [f"{value:,.4g}" if value < 100 else f"{value:,.0f}" for value in summary(values).values()]
+        shares = [
+            f"{ratios[name]:.1%} of {ratio.phrase}" for name, ratio in taken.items() if ratio.figure == figure
+        ]
+        rows.append([figure.replace("_", " "), *numbers, "\n".join(shares)])
+    return rows

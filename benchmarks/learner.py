@@ -1,0 +1,217 @@
+"""What do a learner's updates lose to sampling, decompression and copies?
+
+    python -m benchmarks.learner
+
+Measured in turns, for the Nature network at batch 128 and the small one at batch 32: updates of a learner
+that is fed from a full Reverb server, priorities going back to it, against updates on one batch that lies
+on the device. And the Nature network's update with its convolutions as they are written in the paper,
+against ours, which lay blocks of pixels into the channels first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import haiku as hk
+import jax
+import numpy as np
+from absl import flags
+
+from benchmarks.arms import update_arm
+from benchmarks.interleaved import (
+    COLUMNS,
+    ROUNDS,
+    SECONDS,
+    Arm,
+    Ratio,
+    measure_in_turns,
+    median_ratios,
+    per_second,
+    summary,
+    table_rows,
+)
+from benchmarks.report import make_table, report, run
+from gorila_jax.config import Config
+from gorila_jax.environments import make_environment
+from gorila_jax.learner.learner import Learner
+from gorila_jax.learner.prefetch import Prefetcher
+from gorila_jax.learner.priorities import PriorityWriter
+from gorila_jax.parameter_server import make_parameter_server
+from gorila_jax.replay import make_replay
+from gorila_jax.runtime.configure import make_config
+from gorila_jax.runtime.devices import prefer_fast_cpu_runtime
+from gorila_jax.runtime.system import choose_backend, table_spec
+from gorila_jax.runtime.train import Plan, make_plan
+from gorila_jax.types import EnvironmentSpec, GorilaError, Network
+
+TRANSITIONS = flags.DEFINE_integer("transitions", 4_000, "in replay, from random play", 256)
+REPLAY_BACKEND = flags.DEFINE_enum("replay_backend", "auto", ["auto", "reverb", "memory"], "to sample from")
+
+CASES = {"nature_128": ("paper", 128), "small_32": ("small", 32)}
+"""Name to preset, whose network it is, and batch size."""
+
+STEP_TIMEOUT_S = 0.2
+PATIENCE_S = 60.0
+
+
+def main() -> None:
+    prefer_fast_cpu_runtime()
+    arms: list[Arm] = []
+    with contextlib.ExitStack() as stack:
+        for name, (preset, batch_size) in CASES.items():
+            config = config_of(preset, batch_size)
+            plan = make_plan(config)
+            arms.append(renamed(update_arm(config, plan), f"{name}_resident"))
+            arms.append(renamed(live_arm(config, plan, stack), f"{name}_live"))
+        config = config_of(*CASES["nature_128"])
+        plan = make_plan(config)
+        plain = plan._replace(recipe=plan.recipe._replace(network=plain_nature_network))
+        arms.append(renamed(update_arm(config, plain), "nature_128_plain_convolutions"))
+        rounds = measure_in_turns(arms, ROUNDS.value, SECONDS.value)
+    wanted = {
+        **{
+            f"{name}_live_of_resident": Ratio(f"{name}_live", f"{name}_resident", "resident")
+            for name in CASES
+        },
+        "space_to_depth_speedup": Ratio("nature_128_resident", "nature_128_plain_convolutions", "plain"),
+    }
+    ratios = median_ratios(rounds, wanted)
+    ratios["live_of_resident"] = min(ratios[f"{name}_live_of_resident"] for name in CASES)
+    figures: dict[str, Any] = {f"{name}_updates_per_second": summary(rows) for name, rows in rounds.items()}
+    figures["settings"] = {"transitions": TRANSITIONS.value, "replay": choose_backend(config)}
+    title = f"updates per second of apex's learner; medians of {ROUNDS.value} x {SECONDS.value:g} s"
+    report("learner", make_table(title, COLUMNS, table_rows(rounds, ratios, wanted)), ratios, figures)
+
+
+def config_of(preset: str, batch_size: int) -> Config:
+    return make_config(
+        "apex",
+        "Pong-v5",
+        preset,
+        {
+            "actor.num_actors": 1,
+            "env.num_environments": 16,
+            "learner.batch_size": batch_size,
+            "learner.prefetch_batches": 1,
+            "replay.backend": REPLAY_BACKEND.value,
+            "replay.capacity_transitions": TRANSITIONS.value,
+            "replay.learning_starts_transitions": TRANSITIONS.value // 2,
+            "replay.samples_per_insert": 0.0,
+        },
+    )
+
+
+def renamed(arm: Arm, name: str) -> Arm:
+    """The one figure of an arm under another name."""
+
+    def measure(seconds: float) -> dict[str, float]:
+        (value,) = arm(seconds).values()
+        return {name: value}
+
+    return measure
+
+
+def live_arm(config: Config, plan: Plan, stack: contextlib.ExitStack) -> Arm:
+    """Updates of a learner on a full replay; prefetching and priorities have threads, as in a run."""
+    replay = make_replay(
+        choose_backend(config), table_spec(config, plan.recipe, plan.spec), 1, run_id=uuid.uuid4().hex
+    )
+    stack.callback(replay.close)
+    fill(config, plan, replay.writer(0, config.env.num_environments))
+    devices = plan.topology.learner_devices[0]
+    network = plan.recipe.network(config, plan.spec)
+    server = make_parameter_server(network.init(jax.random.PRNGKey(0)), config.parameter_server, [devices])
+    sampler = replay.sampler(0, config.learner.batch_size)
+    prefetcher = Prefetcher(config.learner, devices, sampler.sample)
+    priority_writer = PriorityWriter(sampler.update_priorities)
+    learner = Learner(
+        config.learner,
+        plan.recipe.loss(config, network),
+        devices,
+        prefetcher.next_batch,
+        pull=lambda: server.pull(0),
+        push=lambda gradient: server.push(0, gradient),
+        send_priorities=priority_writer.send,
+    )
+
+    def update() -> int:
+        if not learner.step(PATIENCE_S):
+            raise GorilaError(f"replay gave no batch in {PATIENCE_S:g} s")
+        return 1
+
+    def measure(seconds: float) -> dict[str, float]:
+        with stepping([prefetcher.step, priority_writer.step]):
+            update()  # the first one waits for the first batch
+            return {"live": per_second(update, seconds, settle=server.status)}
+
+    return measure
+
+
+def fill(config: Config, plan: Plan, writer: Any) -> None:
+    """Plays at random until replay is full."""
+    accumulator = plan.recipe.accumulator(config, writer)
+    with contextlib.closing(make_environment(config.environment, config.env, seed=3)) as environment:
+        random, size = np.random.default_rng(0), environment.num_environments
+        values = np.zeros(size, np.float32)
+        accumulator.observe(np.zeros(size, np.int32), values, environment.reset(), values)
+        while writer.inserted_items < TRANSITIONS.value:
+            actions = random.integers(plan.spec.num_actions, size=size, dtype=np.int32)
+            q_taken = random.normal(size=size).astype(np.float32)
+            accumulator.observe(actions, q_taken, environment.step(actions), values)
+            if not writer.ready(PATIENCE_S):
+                raise GorilaError(f"replay took no more items for {PATIENCE_S:g} s")
+
+
+@contextlib.contextmanager
+def stepping(steps: Sequence[Callable[[float], bool]]) -> Any:
+    """Calls each of `steps` over and over in a thread of its own, as a run does, while the body runs."""
+    stopped = threading.Event()
+    failures: list[BaseException] = []
+
+    def loop(step: Callable[[float], bool]) -> None:
+        try:
+            while not stopped.is_set():
+                step(STEP_TIMEOUT_S)
+        except BaseException as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=loop, args=(step,)) for step in steps]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        for thread in threads:
+            thread.join()
+    if failures:
+        raise failures[0]
+
+
+def plain_nature_network(config: Config, spec: EnvironmentSpec) -> Network:
+    """Apex's network with the convolutions as Haiku writes them."""
+
+    def head(features: jax.Array, outputs: int) -> jax.Array:
+        for units in config.network.hidden_units:
+            features = jax.nn.relu(hk.Linear(units)(features))
+        return hk.Linear(outputs)(features)
+
+    def forward(stacks: jax.Array) -> jax.Array:
+        hidden = jax.numpy.moveaxis(stacks, 1, -1).astype(jax.numpy.float32) / 255.0
+        for filters, kernel, stride in zip(config.network.filters, (8, 4, 3), (4, 2, 1), strict=False):
+            hidden = jax.nn.relu(hk.Conv2D(filters, kernel, stride, padding="VALID")(hidden))
+        features = hidden.reshape(hidden.shape[0], -1)
+        value, advantage = head(features, 1), head(features, spec.num_actions)
+        return value + advantage - advantage.mean(axis=-1, keepdims=True)
+
+    transformed = hk.without_apply_rng(hk.transform(forward))
+    stacks = np.zeros((1, config.env.frame_stack, *spec.observation_shape), spec.observation_dtype)
+    return Network(init=lambda key: transformed.init(key, stacks), apply=transformed.apply)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,78 @@
+"""One actor as in a run, into a replay that nobody samples: how fast acting is by itself."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable
+
+import jax
+import numpy as np
+
+from gorila_jax.actor.actor import Actor, ActorPorts
+from gorila_jax.actor.policy import make_policy
+from gorila_jax.config import Config, override
+from gorila_jax.environments import make_environment
+from gorila_jax.replay import make_replay
+from gorila_jax.runtime.system import choose_backend, table_spec
+from gorila_jax.runtime.train import Plan
+from gorila_jax.types import GorilaError
+
+WAIT_S = 10.0  # nothing holds the actor back for so long
+
+
+def lone_actor(config: Config, plan: Plan, stack: contextlib.ExitStack) -> Callable[[], int]:
+    """An actor whose parameters never change, and whose ratio of samples to inserts is left free.
+
+    Args:
+      config: of the run that it could be in.
+      plan: of `config`.
+      stack: closes what is started here.
+
+    Returns:
+      A function that acts once in each of its environments and says how many of these steps count.
+    """
+    spec, size = plan.spec, config.env.num_environments
+    free = override(config, {"replay.samples_per_insert": 0.0})
+    replay = make_replay(
+        choose_backend(free), table_spec(free, plan.recipe, spec), 1, run_id=uuid.uuid4().hex
+    )
+    stack.callback(replay.close)
+    writer = replay.writer(0, size)
+    network = plan.recipe.network(config, spec)
+    parameters = network.init(jax.random.PRNGKey(0))
+    epsilons = np.full(size, config.actor.epsilon_final, np.float32)
+    steps = 0
+
+    def count_steps(count: int) -> None:
+        nonlocal steps
+        steps += count
+
+    ports = ActorPorts(
+        ready=writer.ready,
+        pull=lambda: (0, parameters),
+        epsilons=lambda version: epsilons,
+        count_steps=count_steps,
+        report=lambda episode: None,
+        close=writer.close,
+    )
+    actor = Actor(
+        0,
+        make_environment(config.environment, config.env, seed=1),
+        make_policy(network),
+        plan.recipe.accumulator(config, writer),
+        ports,
+        config.env.frame_stack,
+        config.actor.parameter_period_steps,
+        config.learner.max_abs_reward,
+        jax.random.PRNGKey(1),
+    )
+    stack.callback(actor.close)
+
+    def step() -> int:
+        before = steps
+        if not actor.step(WAIT_S):
+            raise GorilaError(f"replay has held the actor back for {WAIT_S:g} s")
+        return steps - before
+
+    return step

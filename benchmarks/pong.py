@@ -1,0 +1,288 @@
+"""How many minutes until Pong is solved on this machine?
+
+    python -m benchmarks.pong --seed=1 --out=benchmarks/results
+
+Trains in a process of its own, exactly as `python -m launchers.train` does, and scores checkpoints beside it,
+on the same cores: whole games with up to 30 no-ops at their start, epsilon 0.01. The clock runs from the
+start of the training process to the end of the first evaluation that reaches the goal. That checkpoint is
+then scored again with other seeds, so that the figure reported is not the luck of the one that was picked.
+
+Writes `<out>/pong_seed_<seed>.json` (curve, evaluations, memory, threads and file descriptors of the training
+process), `.png` and `.mp4`.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import psutil
+from absl import flags
+
+from benchmarks.report import make_table, report, run
+from benchmarks.run_summary import summarise
+from gorila_jax.checkpoints import list_checkpoints
+from gorila_jax.evaluation.saved_run import CHECKPOINTS
+from gorila_jax.runtime.episodes import EPISODES as EPISODES_FILE
+from gorila_jax.runtime.episodes import read_episodes
+from gorila_jax.runtime.metrics import METRICS, read_metrics
+from gorila_jax.types import ConfigError, GorilaError
+
+SEED = flags.DEFINE_integer("seed", 1, "of the run; evaluations have others", 0)
+AGENT = flags.DEFINE_string("agent", "apex", "that learns")
+ENVIRONMENT = flags.DEFINE_string("environment", "Pong-v5", "that it plays")
+GOAL = flags.DEFINE_float("goal", 18.0, "mean return of an evaluation that ends the run")
+MAX_MINUTES = flags.DEFINE_float("max_minutes", 60.0, "after which the run ends without having reached it", 0)
+EPISODES = flags.DEFINE_integer("episodes", 30, "games of an evaluation", 1)
+EVALUATE_FROM = flags.DEFINE_float(
+    "evaluate_from", 14.0, "mean of the last ten training games of little exploration that begins evaluations"
+)
+PAUSE_MINUTES = flags.DEFINE_float("pause_minutes", 1.0, "from the end of an evaluation to the next one", 0)
+WORKDIR = flags.DEFINE_string("workdir", None, "of the run; must not exist yet; by default a temporary one")
+OUT = flags.DEFINE_string("out", None, "directory for the files; by default nothing is written")
+TRAIN_FLAGS = flags.DEFINE_multi_string("train", [], "another flag for the run: --train=--config.x.y=z")
+
+EPSILON = 0.01
+CHECKPOINT_SECONDS = 30.0
+KEPT_CHECKPOINTS = 10
+POLL_S = 2.0
+CONFIRMATION_SEED = 999
+LITTLE_EXPLORATION = 0.05
+RECENT_GAMES = 10
+
+
+class Usage(NamedTuple):
+    """What the training process held at one moment."""
+
+    minutes: float
+    resident_bytes: int
+    threads: int
+    file_descriptors: int
+    replay_fill_share: float
+
+
+def main() -> None:
+    workdir = Path(WORKDIR.value or tempfile.mkdtemp(prefix="gorila_pong_")) / f"seed_{SEED.value}"
+    if workdir.exists():
+        raise ConfigError(f"--workdir: {workdir} exists already, and this measures a run from its start")
+    workdir.parent.mkdir(parents=True, exist_ok=True)
+    evaluations, usage = train_to_goal(workdir)
+    summary = summarise(workdir)
+    best = max(evaluations, key=lambda evaluation: evaluation["mean"]) if evaluations else None
+    reached = [evaluation for evaluation in evaluations if evaluation["mean"] >= GOAL.value]
+    confirmed = evaluate(workdir, reached[0]["frames_trained"], CONFIRMATION_SEED) if reached else None
+    figures = {
+        "minutes_to_18" if GOAL.value == 18 else "minutes_to_goal": reached[0]["minutes"]
+        if reached
+        else None,
+        "mean_return": confirmed["mean"] if confirmed else None,
+        "best_mean_return": best["mean"] if best else None,
+        "frames": summary["frames"],
+        "updates": summary["updates"],
+        "evaluations": len(evaluations),
+        "goal": GOAL.value,
+        "seed": SEED.value,
+        **usage_figures(usage),
+    }
+    if OUT.value:
+        write_files(Path(OUT.value), workdir, summary, evaluations, confirmed, usage, figures)
+    rows = [
+        [name.replace("_", " "), "" if value is None else f"{value:,.4g}"] for name, value in figures.items()
+    ]
+    title = f"{AGENT.value} on {ENVIRONMENT.value}, seed {SEED.value}: the run is in {workdir}"
+    ratios = {}
+    if summary["samples_per_insert"]:
+        asked = summary["configuration"]["replay"]["samples_per_insert"]
+        ratios["samples_per_insert_of_asked"] = summary["samples_per_insert"] / asked
+    if figures["resident_growth_since_full"] is not None:
+        ratios["resident_growth_since_full"] = figures["resident_growth_since_full"]
+    report("pong", make_table(title, ("figure", "value"), rows), ratios, figures)
+
+
+def train_to_goal(workdir: Path) -> tuple[list[dict[str, Any]], list[Usage]]:
+    """Runs until an evaluation reaches the goal or the time is over; all evaluations, and what was used."""
+    command = [
+        sys.executable,
+        "-m",
+        "launchers.train",
+        f"--agent={AGENT.value}",
+        f"--environment={ENVIRONMENT.value}",
+        f"--seed={SEED.value}",
+        f"--workdir={workdir}",
+        f"--config.checkpoint.period_seconds={CHECKPOINT_SECONDS}",
+        f"--config.checkpoint.keep={KEPT_CHECKPOINTS}",
+        *TRAIN_FLAGS.value,
+    ]
+    evaluations: list[dict[str, Any]] = []
+    usage: list[Usage] = []
+    start = time.monotonic()
+    log = workdir.parent / f"{workdir.name}.log"
+    with open(log, "w", encoding="utf-8") as output:
+        training = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        watched = psutil.Process(training.pid)
+        last_end = start
+        try:
+            while (minutes := (time.monotonic() - start) / 60) < MAX_MINUTES.value:
+                if training.poll() is not None:
+                    raise GorilaError(
+                        f"training ended with code {training.returncode}; its output is in {log}"
+                    )
+                time.sleep(POLL_S)
+                score, fill = progress_of(workdir)
+                usage.append(usage_of(watched, minutes, fill))
+                frames = max(list_checkpoints(str(workdir / CHECKPOINTS)), default=0)
+                seen = evaluations[-1]["frames_trained"] if evaluations else 0
+                rested = time.monotonic() - last_end >= 60 * PAUSE_MINUTES.value
+                if score < EVALUATE_FROM.value or frames <= seen or not rested:
+                    continue
+                record = evaluate(workdir, frames, len(evaluations) + 1)
+                last_end = time.monotonic()
+                evaluations.append(record | {"minutes": (last_end - start) / 60})
+                print(
+                    f"{evaluations[-1]['minutes']:.1f} minutes, {frames:,} frames: mean {record['mean']:.2f}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                if record["mean"] >= GOAL.value:
+                    break
+        finally:
+            if training.poll() is None:
+                training.send_signal(signal.SIGTERM)
+            training.wait()
+    return evaluations, usage
+
+
+def evaluate(workdir: Path, frames: int, seed: int) -> dict[str, Any]:
+    """The record that `launchers.evaluate` prints, in a process of its own."""
+    command = [
+        sys.executable,
+        "-m",
+        "launchers.evaluate",
+        f"--workdir={workdir}",
+        f"--checkpoint={frames}",
+        f"--episodes={EPISODES.value}",
+        f"--num_environments={EPISODES.value}",
+        f"--epsilon={EPSILON}",
+        f"--seed={1_000 * SEED.value + seed}",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise GorilaError(f"an evaluation failed with code {done.returncode}: {done.stderr[-2_000:]}")
+    record: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return record
+
+
+def progress_of(workdir: Path) -> tuple[float, float]:
+    """(mean of the last ten training games of little exploration, share of replay that is full)."""
+    if not (workdir / METRICS).exists() or not (workdir / EPISODES_FILE).exists():
+        return -np.inf, 0.0
+    fill, games = read_metrics(workdir)["replay_fill_share"], read_episodes(workdir)
+    returns = games["episode_return"][games["epsilon"] <= LITTLE_EXPLORATION][-RECENT_GAMES:]
+    score = float(np.mean(returns)) if len(returns) == RECENT_GAMES else -np.inf
+    return score, float(fill[-1]) if fill.size else 0.0
+
+
+def usage_of(process: psutil.Process, minutes: float, fill: float) -> Usage:
+    with process.oneshot():
+        return Usage(
+            minutes, process.memory_info().rss, process.num_threads(), process.num_fds(), round(fill, 4)
+        )
+
+
+def usage_figures(usage: Sequence[Usage]) -> dict[str, Any]:
+    """How memory, threads and file descriptors grew once replay was full: last tenth over first tenth."""
+    full = [moment for moment in usage if moment.replay_fill_share >= 1]
+    tenth = len(full) // 10
+    if not tenth:
+        return {"resident_growth_since_full": None}
+    first, last = full[:tenth], full[-tenth:]
+
+    def growth(name: str) -> float:
+        return statistics.median(getattr(m, name) for m in last) / statistics.median(
+            getattr(m, name) for m in first
+        )
+
+    return {
+        "resident_gigabytes": statistics.median(moment.resident_bytes for moment in last) / 1e9,
+        "resident_growth_since_full": growth("resident_bytes"),
+        "threads_growth_since_full": growth("threads"),
+        "file_descriptors_growth_since_full": growth("file_descriptors"),
+    }
+
+
+def write_files(
+    out: Path,
+    workdir: Path,
+    summary: Mapping[str, Any],
+    evaluations: Sequence[Mapping[str, Any]],
+    confirmed: Mapping[str, Any] | None,
+    usage: Sequence[Usage],
+    figures: Mapping[str, Any],
+) -> None:
+    """The record, the picture and, of the checkpoint that was confirmed, a game."""
+    out.mkdir(parents=True, exist_ok=True)
+    name = f"pong_seed_{SEED.value}"
+    record = {
+        "figures": dict(figures),
+        "run": dict(summary),
+        "evaluations": [dict(evaluation) for evaluation in evaluations],
+        "confirmation": confirmed,
+        "usage": {
+            field: [getattr(moment, field) for moment in usage[:: max(1, len(usage) // 200)]]
+            for field in Usage._fields
+        },
+    }
+    (out / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    plot(workdir, evaluations, out / f"{name}.png")
+    if confirmed:
+        film = [
+            sys.executable,
+            "-m",
+            "launchers.play",
+            f"--workdir={workdir}",
+            f"--video={out / name}.mp4",
+            f"--checkpoint={confirmed['frames_trained']}",
+            f"--epsilon={EPSILON}",
+            "--overwrite",
+        ]
+        subprocess.run(film, check=True, stdout=subprocess.DEVNULL)
+
+
+def plot(workdir: Path, evaluations: Sequence[Mapping[str, Any]], path: Path) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    metrics = read_metrics(workdir)
+    minutes = metrics["wall_seconds"] / 60
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.plot(minutes, metrics["episode_return_mean"], label="training, all environments", color="tab:gray")
+    axes.plot(minutes, metrics["episode_return_least_exploring"], label="training, those that explore least")
+    axes.plot(
+        [evaluation["minutes"] for evaluation in evaluations],
+        [evaluation["mean"] for evaluation in evaluations],
+        "o-",
+        color="tab:red",
+        label=f"evaluation of {EPISODES.value} games, ε {EPSILON}",
+    )
+    axes.axhline(GOAL.value, color="black", linewidth=0.8, linestyle=":")
+    axes.set_xlabel("minutes since the start of the process")
+    axes.set_ylabel("raw return per game")
+    axes.set_title(f"{AGENT.value} on {ENVIRONMENT.value}, seed {SEED.value}")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,38 @@
+"""A batch of random numbers that lies on a learner's devices: what updates are measured with."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from gorila_jax.config import Config
+from gorila_jax.learner.prefetch import DeviceBatch, Prefetcher
+from gorila_jax.runtime.train import Plan
+from gorila_jax.types import Batch, SampleInfo, Step
+
+
+def resident_batch(config: Config, plan: Plan, devices: Sequence[jax.Device]) -> DeviceBatch:
+    """Random observations, actions and rewards of the sizes of a run."""
+    random, size, spec = np.random.default_rng(0), config.learner.batch_size, plan.spec
+    leading = (size, plan.recipe.window_steps(config))
+    steps = Step(
+        observation=random_observations((*leading, *spec.observation_shape), spec.observation_dtype),
+        action=random.integers(spec.num_actions, size=leading, dtype=np.int32),
+        reward=random.integers(-1, 2, size=leading).astype(np.float32),
+        discount=np.full(leading, config.env.discount, np.float32),
+        valid=np.ones(leading, np.bool_),
+    )
+    keys, probabilities = np.arange(size, dtype=np.uint64), np.full(size, 1 / size)
+    info = SampleInfo(keys, probabilities, np.full(size, size, np.int64))
+    learner = dataclasses.replace(config.learner, prefetch_batches=0)
+    batch = Prefetcher(learner, devices, lambda timeout_s: Batch(steps, info)).next_batch(0.0)
+    assert batch is not None
+    return batch
+
+
+def random_observations(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    scale = 255 if np.issubdtype(dtype, np.integer) else 1
+    return (np.random.default_rng(0).random(shape, np.float32) * scale).astype(dtype)

@@ -1,0 +1,73 @@
+"""The benchmark of replay compares everything that is installed, and says what is not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks import replay
+from tests.benchmarks.in_process import run_benchmark
+
+SMALLEST = ("--capacity_items=1000", "--batch_sizes=4,8", "--rounds=1", "--seconds=0.01")
+
+
+@pytest.mark.reverb
+def test_our_writer_and_sampler_beside_the_bare_client(capsys, tmp_path):
+    pytest.importorskip("reverb", reason="Reverb is not installed")
+    record, _ = run_benchmark(replay, capsys, tmp_path, *SMALLEST)
+    ratios = record["ratios"]
+    assert {"writer_of_bare_client", "sampler_of_bare_client", "writer_of_five_columns"} <= set(ratios)
+    assert ratios["sampler_of_bare_client"] == min(
+        ratios["sampler_of_bare_client_batch_4"], ratios["sampler_of_bare_client_batch_8"]
+    )
+
+
+def test_the_in_process_replay_alone(monkeypatch, capsys, tmp_path):
+    """With a stand-in for another buffer, so that there is a ratio."""
+    monkeypatch.setattr(replay, "reverb_available", lambda: False)
+    monkeypatch.setattr(replay, "installed", lambda peer: peer == "cpprb")
+    monkeypatch.setattr(replay, "cpprb_contender", _memory_as_cpprb)
+    monkeypatch.setattr(replay.importlib.metadata, "version", lambda peer: "1.0")
+    record, table = run_benchmark(replay, capsys, tmp_path, *SMALLEST)
+    assert set(record["ratios"]) == {
+        "memory_of_cpprb",
+        "memory_inserts_of_cpprb",
+        "memory_samples_of_cpprb_batch_4",
+        "memory_samples_of_cpprb_batch_8",
+    }
+    assert record["figures"]["settings"]["peers"] == {"cpprb": "1.0", "flashbax": None}
+    assert table.count("not installed") == 2
+    inserts = record["figures"]["memory_inserts_per_second"]
+    assert inserts["megabytes_per_second"] == pytest.approx(inserts["median"] * 7069e-6)
+    samples = record["figures"]["memory_samples_per_second_batch_8"]
+    assert samples["megabytes_per_second"] == pytest.approx(samples["median"] * 7 * 7069e-6)
+
+
+def _memory_as_cpprb(table, rows, batch_sizes):
+    with replay.contextlib.ExitStack() as stack:
+        memory = replay.make_replay("memory", table, 1)
+        contender = replay.our_contender("cpprb", memory, table, rows, batch_sizes, stack)
+        stack.pop_all()
+    return contender
+
+
+@pytest.mark.parametrize("peer", replay.PEERS)
+def test_windows_of_a_peer_are_successive_rows_of_one_stream(peer):
+    pytest.importorskip(peer, reason=f"{peer} is not installed")
+    rows = replay.make_rows()
+    make = {"cpprb": replay.cpprb_contender, "flashbax": replay.flashbax_contender}[peer]
+    table = replay.make_table_spec(1000)
+    contender = make(table, rows, [4])
+    replay.fill(contender, table)
+    sample = contender.samplers[4]()
+    if peer == "cpprb":
+        successive = [row.observation for tick in rows for row in tick]
+        windows = np.moveaxis(sample["observation"], -1, 1)
+    else:
+        successive = [tick[stream].observation for stream in range(replay.STREAMS) for tick in rows]
+        windows = np.asarray(sample.experience.observation)
+    assert windows.shape == (4, 7, 84, 84)
+    places = {picture.tobytes(): place for place, picture in enumerate(successive)}
+    for window in windows:
+        steps = np.diff([places[picture.tobytes()] for picture in window])
+        assert set(steps.tolist()) <= {1, 1 - len(successive), 1 - replay.TICKS}  # or where rows come again
