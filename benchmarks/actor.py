@@ -14,8 +14,6 @@ import contextlib
 import statistics
 from typing import Any
 
-from absl import flags
-
 from benchmarks.arms import actor_arm, envpool_arm, envpool_figure, policy_arm
 from benchmarks.interleaved import (
     COLUMNS,
@@ -28,31 +26,26 @@ from benchmarks.interleaved import (
     table_rows,
 )
 from benchmarks.report import make_table, report, run
+from benchmarks.road_flags import ENVIRONMENT, NUM_ENVIRONMENTS, PRESET, REPLAY_BACKEND
 from gorila_jax.environments.threads import usable_cores
 from gorila_jax.runtime.configure import make_config
 from gorila_jax.runtime.devices import prefer_fast_cpu_runtime
 from gorila_jax.runtime.system import choose_backend
 from gorila_jax.runtime.train import make_plan
 
-ENVIRONMENT = flags.DEFINE_string("environment", "Pong-v5", "an EnvPool name")
-NUM_ENVIRONMENTS = flags.DEFINE_integer("num_environments", 64, "of the actor", 1)
-PRESET = flags.DEFINE_enum(
-    "preset", "paper", ["paper", "small", "toy"], "whose network acts; paper: Nature's"
-)
-REPLAY_BACKEND = flags.DEFINE_enum("replay_backend", "auto", ["auto", "reverb", "memory"], "to write to")
-
 CAPACITY_TRANSITIONS = 20_000  # soon full, so that the replay evicts while it is measured
 
 
 def main() -> None:
     prefer_fast_cpu_runtime()
-    threads = min(usable_cores(), NUM_ENVIRONMENTS.value)
+    size = NUM_ENVIRONMENTS.value or 64
+    threads = min(usable_cores(), size)
     config = make_config(
         "apex",
         ENVIRONMENT.value,
-        PRESET.value,
+        PRESET.value or "paper",  # the Nature network
         {
-            "env.num_environments": NUM_ENVIRONMENTS.value,
+            "env.num_environments": size,
             "env.num_threads": threads,
             "actor.num_actors": 1,
             "replay.backend": REPLAY_BACKEND.value,
@@ -74,6 +67,8 @@ def main() -> None:
     figures: dict[str, Any] = {name: summary(values) for name, values in rounds.items()}
     figures["actor_steps_per_second"] = statistics.median(rounds[actor]) / plan.spec.frames_per_step
     figures["settings"] = {
+        "rounds": ROUNDS.value,
+        "seconds": SECONDS.value,
         "environment": config.environment,
         "num_environments": config.env.num_environments,
         "threads": threads,

@@ -15,8 +15,6 @@ import contextlib
 import statistics
 from typing import Any
 
-from absl import flags
-
 from benchmarks.arms import envpool_arm, envpool_figure, policy_arm, system_arm, update_arm
 from benchmarks.interleaved import (
     COLUMNS,
@@ -29,16 +27,13 @@ from benchmarks.interleaved import (
     table_rows,
 )
 from benchmarks.report import make_table, report, run
+from benchmarks.road_flags import ENVIRONMENT, PRESET, REPLAY_BACKEND
 from gorila_jax.environments.threads import usable_cores
 from gorila_jax.runtime.configure import make_config
 from gorila_jax.runtime.devices import prefer_fast_cpu_runtime
 from gorila_jax.runtime.system import choose_backend
 from gorila_jax.runtime.train import make_plan
 from gorila_jax.types import ConfigError
-
-ENVIRONMENT = flags.DEFINE_string("environment", "Pong-v5", "an EnvPool name")
-PRESET = flags.DEFINE_enum("preset", "small", ["paper", "small", "toy"], "of apex")
-REPLAY_BACKEND = flags.DEFINE_enum("replay_backend", "auto", ["auto", "reverb", "memory"], "to go through")
 
 CAPACITY_TRANSITIONS = 20_000  # soon full, so that the replay evicts while it is measured
 
@@ -48,7 +43,7 @@ def main() -> None:
     config = make_config(
         "apex",
         ENVIRONMENT.value,
-        PRESET.value,
+        PRESET.value or "small",
         {
             "actor.num_actors": 1,
             "env.num_threads": usable_cores(),
@@ -99,6 +94,8 @@ def main() -> None:
     figures: dict[str, Any] = {name: summary(values) for name, values in rounds.items()}
     figures["useful_share"] = summary(useful)
     figures["settings"] = {
+        "rounds": ROUNDS.value,
+        "seconds": SECONDS.value,
         "environment": config.environment,
         "preset": config.preset,
         "num_environments": config.env.num_environments,

@@ -21,8 +21,6 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from absl import flags
-
 from benchmarks.arms import actor_arm, envpool_arm, envpool_figure, policy_arm, system_arm, update_arm
 from benchmarks.interleaved import (
     COLUMNS,
@@ -35,16 +33,11 @@ from benchmarks.interleaved import (
     table_rows,
 )
 from benchmarks.report import make_table, report, run
+from benchmarks.road_flags import AGENT, ENVIRONMENT, NUM_ENVIRONMENTS, PRESET, REPLAY_BACKEND
 from gorila_jax.config import Config, override
 from gorila_jax.runtime.configure import make_config
 from gorila_jax.runtime.system import choose_backend
 from gorila_jax.runtime.train import Plan, make_plan
-
-AGENT = flags.DEFINE_string("agent", "gorila", "dqn, gorila, or your_module:recipe")
-ENVIRONMENT = flags.DEFINE_string("environment", "Pong-v5", "an EnvPool name")
-PRESET = flags.DEFINE_enum("preset", None, ["paper", "small", "toy"], "chosen if not named")
-NUM_ENVIRONMENTS = flags.DEFINE_integer("num_environments", None, "per actor; the preset's if not given")
-REPLAY_BACKEND = flags.DEFINE_enum("replay_backend", "auto", ["auto", "reverb", "memory"], "to go through")
 
 # Smaller than in a run, so that replay is soon full and evicts; frames still outgrow every cache.
 CAPACITY_TRANSITIONS = 20_000
@@ -91,7 +84,7 @@ def _config() -> Config:
     overrides: dict[str, Any] = {"replay.backend": REPLAY_BACKEND.value}
     if NUM_ENVIRONMENTS.value is not None:
         overrides["env.num_environments"] = NUM_ENVIRONMENTS.value
-    config = make_config(AGENT.value, ENVIRONMENT.value, PRESET.value or "", overrides)
+    config = make_config(AGENT.value or "gorila", ENVIRONMENT.value, PRESET.value or "", overrides)
     replay = config.replay
     return override(
         config,

@@ -48,15 +48,31 @@ def measure_in_turns(arms: Sequence[Arm], rounds: int, seconds: float) -> dict[s
     return dict(figures)
 
 
+class Speed(NamedTuple):
+    per_second: float
+    processor_s: float  # for one, by all threads of this process: what hardly changes when others compute too
+
+
 def per_second(work: Callable[[], int], seconds: float, settle: Callable[[], object] = lambda: None) -> float:
     """Calls `work` for so long, at least once, and adds up what it says; `settle` waits until it is done."""
-    start, done = time.perf_counter(), 0
+    return measure_speed(work, seconds, settle).per_second
+
+
+def measure_speed(
+    work: Callable[[], int],
+    seconds: float,
+    settle: Callable[[], object] = lambda: None,
+    processor_clock: Callable[[], float] = time.process_time,
+) -> Speed:
+    """As `per_second`, and how much processor time it took by `processor_clock`."""
+    start, processor_start, done = time.perf_counter(), processor_clock(), 0
     while True:
         done += work()
         if time.perf_counter() - start >= seconds:
             break
     settle()
-    return done / (time.perf_counter() - start)
+    processor_s = processor_clock() - processor_start
+    return Speed(done / (time.perf_counter() - start), processor_s / done)
 
 
 def median_ratio(rounds: Rounds, ratio: Ratio) -> float:

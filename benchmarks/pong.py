@@ -1,14 +1,14 @@
 """How many minutes until Pong is solved on this machine?
 
-    python -m benchmarks.pong --seed=1 --out=benchmarks/results
+    python -m benchmarks.pong --seeds=1,2,3 --results=benchmarks/results
 
 Trains in a process of its own, exactly as `python -m launchers.train` does, and scores checkpoints beside it,
 on the same cores: whole games with up to 30 no-ops at their start, epsilon 0.01. The clock runs from the
 start of the training process to the end of the first evaluation that reaches the goal. That checkpoint is
 then scored again with other seeds, so that the figure reported is not the luck of the one that was picked.
 
-Writes `<out>/pong_seed_<seed>.json` (curve, evaluations, memory, threads and file descriptors of the training
-process), `.png` and `.mp4`.
+Writes `<results>/pong_seed_<seed>.json` (curve, evaluations, memory, threads and file descriptors of the
+training process), `.png` and `.mp4`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ import numpy as np
 import psutil
 from absl import flags
 
+from benchmarks.number_lists import whole_numbers
 from benchmarks.report import make_table, report, run
+from benchmarks.road_flags import AGENT, ENVIRONMENT
 from benchmarks.run_summary import summarise
 from gorila_jax.checkpoints import list_checkpoints
 from gorila_jax.evaluation.saved_run import CHECKPOINTS
@@ -37,9 +39,11 @@ from gorila_jax.runtime.episodes import read_episodes
 from gorila_jax.runtime.metrics import METRICS, read_metrics
 from gorila_jax.types import ConfigError, GorilaError
 
-SEED = flags.DEFINE_integer("seed", 1, "of the run; evaluations have others", 0)
-AGENT = flags.DEFINE_string("agent", "apex", "that learns")
-ENVIRONMENT = flags.DEFINE_string("environment", "Pong-v5", "that it plays")
+SEEDS = flags.DEFINE_list(
+    "seeds", ["1", "2", "3"], "of the runs, which follow each other; evaluations have others"
+)
+DIRECTORY = flags.DEFINE_string("directory", None, "new one for the workdirs; by default a temporary one")
+RESULTS = flags.DEFINE_string("results", None, "directory for the files; by default nothing is written")
 GOAL = flags.DEFINE_float("goal", 18.0, "mean return of an evaluation that ends the run")
 MAX_MINUTES = flags.DEFINE_float("max_minutes", 60.0, "after which the run ends without having reached it", 0)
 EPISODES = flags.DEFINE_integer("episodes", 30, "games of an evaluation", 1)
@@ -47,15 +51,13 @@ EVALUATE_FROM = flags.DEFINE_float(
     "evaluate_from", 14.0, "mean of the last ten training games of little exploration that begins evaluations"
 )
 PAUSE_MINUTES = flags.DEFINE_float("pause_minutes", 1.0, "from the end of an evaluation to the next one", 0)
-WORKDIR = flags.DEFINE_string("workdir", None, "of the run; must not exist yet; by default a temporary one")
-OUT = flags.DEFINE_string("out", None, "directory for the files; by default nothing is written")
 TRAIN_FLAGS = flags.DEFINE_multi_string("train", [], "another flag for the run: --train=--config.x.y=z")
 
 EPSILON = 0.01
 CHECKPOINT_SECONDS = 30.0
 KEPT_CHECKPOINTS = 10
 POLL_S = 2.0
-CONFIRMATION_SEED = 999
+CONFIRMATION = 999  # the evaluations of a seed begin with 1
 LITTLE_EXPLORATION = 0.05
 RECENT_GAMES = 10
 
@@ -71,52 +73,81 @@ class Usage(NamedTuple):
 
 
 def main() -> None:
-    workdir = Path(WORKDIR.value or tempfile.mkdtemp(prefix="gorila_pong_")) / f"seed_{SEED.value}"
-    if workdir.exists():
-        raise ConfigError(f"--workdir: {workdir} exists already, and this measures a run from its start")
-    workdir.parent.mkdir(parents=True, exist_ok=True)
-    evaluations, usage = train_to_goal(workdir)
-    summary = summarise(workdir)
-    best = max(evaluations, key=lambda evaluation: evaluation["mean"]) if evaluations else None
-    reached = [evaluation for evaluation in evaluations if evaluation["mean"] >= GOAL.value]
-    confirmed = evaluate(workdir, reached[0]["frames_trained"], CONFIRMATION_SEED) if reached else None
+    seeds = whole_numbers(SEEDS)
+    directory = Path(DIRECTORY.value or tempfile.mkdtemp(prefix="gorila_pong_"))
+    if DIRECTORY.value and directory.exists():
+        raise ConfigError(f"--directory={directory} exists already, and this measures runs from their start")
+    directory.mkdir(parents=True, exist_ok=True)
+    runs = {seed: solve(seed, directory / f"seed_{seed}") for seed in seeds}
+    slowest, least = [
+        None if None in values else pick(values)
+        for pick, name in ((max, "minutes_to_goal"), (min, "mean_return"))
+        for values in [[figures[name] for figures in runs.values()]]
+    ]
     figures = {
-        "minutes_to_18" if GOAL.value == 18 else "minutes_to_goal": reached[0]["minutes"]
-        if reached
-        else None,
+        "minutes_to_18" if GOAL.value == 18 else "minutes_to_goal": slowest,
+        "mean_return": least,
+        "seeds": {str(seed): figures for seed, figures in runs.items()},
+    }
+    shown = (
+        "minutes_to_goal",
+        "mean_return",
+        "frames",
+        "updates",
+        "evaluations",
+        "resident_growth_since_full",
+    )
+    rows = [
+        [f"seed {seed}", *("" if run[name] is None else f"{run[name]:,.4g}" for name in shown)]
+        for seed, run in runs.items()
+    ]
+    ratios = {
+        f"seed_{seed}_{name}": run[name]
+        for seed, run in runs.items()
+        for name in ("samples_per_insert_of_asked", "resident_growth_since_full")
+        if run[name] is not None
+    }
+    title = (
+        f"{(AGENT.value or 'apex')} on {ENVIRONMENT.value}, to {GOAL.value:g}: the runs are in {directory}"
+    )
+    report(
+        "pong", make_table(title, ("run", *(name.replace("_", " ") for name in shown)), rows), ratios, figures
+    )
+
+
+def solve(seed: int, workdir: Path) -> dict[str, Any]:
+    """One run: its figures, and its files where they are wanted."""
+    evaluations, usage = train_to_goal(seed, workdir)
+    summary = summarise(workdir)
+    reached = [evaluation for evaluation in evaluations if evaluation["mean"] >= GOAL.value]
+    confirmed = None
+    if reached:
+        confirmed = evaluate(workdir, reached[0]["frames_trained"], 1_000 * seed + CONFIRMATION)
+    asked = summary["configuration"]["replay"]["samples_per_insert"]
+    figures = {
+        "minutes_to_goal": reached[0]["minutes"] if reached else None,
         "mean_return": confirmed["mean"] if confirmed else None,
-        "best_mean_return": best["mean"] if best else None,
+        "best_mean_return": max((evaluation["mean"] for evaluation in evaluations), default=None),
         "frames": summary["frames"],
         "updates": summary["updates"],
         "evaluations": len(evaluations),
-        "goal": GOAL.value,
-        "seed": SEED.value,
+        "samples_per_insert_of_asked": summary["samples_per_insert"] / asked if asked else None,
         **usage_figures(usage),
     }
-    if OUT.value:
-        write_files(Path(OUT.value), workdir, summary, evaluations, confirmed, usage, figures)
-    rows = [
-        [name.replace("_", " "), "" if value is None else f"{value:,.4g}"] for name, value in figures.items()
-    ]
-    title = f"{AGENT.value} on {ENVIRONMENT.value}, seed {SEED.value}: the run is in {workdir}"
-    ratios = {}
-    if summary["samples_per_insert"]:
-        asked = summary["configuration"]["replay"]["samples_per_insert"]
-        ratios["samples_per_insert_of_asked"] = summary["samples_per_insert"] / asked
-    if figures["resident_growth_since_full"] is not None:
-        ratios["resident_growth_since_full"] = figures["resident_growth_since_full"]
-    report("pong", make_table(title, ("figure", "value"), rows), ratios, figures)
+    if RESULTS.value:
+        write_files(Path(RESULTS.value), seed, workdir, summary, evaluations, confirmed, usage, figures)
+    return figures
 
 
-def train_to_goal(workdir: Path) -> tuple[list[dict[str, Any]], list[Usage]]:
+def train_to_goal(seed: int, workdir: Path) -> tuple[list[dict[str, Any]], list[Usage]]:
     """Runs until an evaluation reaches the goal or the time is over; all evaluations, and what was used."""
     command = [
         sys.executable,
         "-m",
         "launchers.train",
-        f"--agent={AGENT.value}",
+        f"--agent={(AGENT.value or 'apex')}",
         f"--environment={ENVIRONMENT.value}",
-        f"--seed={SEED.value}",
+        f"--seed={seed}",
         f"--workdir={workdir}",
         f"--config.checkpoint.period_seconds={CHECKPOINT_SECONDS}",
         f"--config.checkpoint.keep={KEPT_CHECKPOINTS}",
@@ -144,7 +175,7 @@ def train_to_goal(workdir: Path) -> tuple[list[dict[str, Any]], list[Usage]]:
                 rested = time.monotonic() - last_end >= 60 * PAUSE_MINUTES.value
                 if score < EVALUATE_FROM.value or frames <= seen or not rested:
                     continue
-                record = evaluate(workdir, frames, len(evaluations) + 1)
+                record = evaluate(workdir, frames, 1_000 * seed + len(evaluations) + 1)
                 last_end = time.monotonic()
                 evaluations.append(record | {"minutes": (last_end - start) / 60})
                 print(
@@ -172,7 +203,7 @@ def evaluate(workdir: Path, frames: int, seed: int) -> dict[str, Any]:
         f"--episodes={EPISODES.value}",
         f"--num_environments={EPISODES.value}",
         f"--epsilon={EPSILON}",
-        f"--seed={1_000 * SEED.value + seed}",
+        f"--seed={seed}",
     ]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -221,6 +252,7 @@ def usage_figures(usage: Sequence[Usage]) -> dict[str, Any]:
 
 def write_files(
     out: Path,
+    seed: int,
     workdir: Path,
     summary: Mapping[str, Any],
     evaluations: Sequence[Mapping[str, Any]],
@@ -230,7 +262,7 @@ def write_files(
 ) -> None:
     """The record, the picture and, of the checkpoint that was confirmed, a game."""
     out.mkdir(parents=True, exist_ok=True)
-    name = f"pong_seed_{SEED.value}"
+    name = f"pong_seed_{seed}"
     record = {
         "figures": dict(figures),
         "run": dict(summary),
@@ -242,7 +274,7 @@ def write_files(
         },
     }
     (out / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    plot(workdir, evaluations, out / f"{name}.png")
+    plot(seed, workdir, evaluations, out / f"{name}.png")
     if confirmed:
         film = [
             sys.executable,
@@ -257,7 +289,7 @@ def write_files(
         subprocess.run(film, check=True, stdout=subprocess.DEVNULL)
 
 
-def plot(workdir: Path, evaluations: Sequence[Mapping[str, Any]], path: Path) -> None:
+def plot(seed: int, workdir: Path, evaluations: Sequence[Mapping[str, Any]], path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -278,7 +310,7 @@ def plot(workdir: Path, evaluations: Sequence[Mapping[str, Any]], path: Path) ->
     axes.axhline(GOAL.value, color="black", linewidth=0.8, linestyle=":")
     axes.set_xlabel("minutes since the start of the process")
     axes.set_ylabel("raw return per game")
-    axes.set_title(f"{AGENT.value} on {ENVIRONMENT.value}, seed {SEED.value}")
+    axes.set_title(f"{(AGENT.value or 'apex')} on {ENVIRONMENT.value}, seed {seed}")
     axes.grid(alpha=0.3)
     axes.legend()
     figure.savefig(path, dpi=120)

@@ -25,6 +25,7 @@ from benchmarks.interleaved import (
     Ratio,
     Rounds,
     measure_in_turns,
+    measure_speed,
     median_ratios,
     per_second,
     summary,
@@ -108,7 +109,21 @@ def start_actor(count: int, stack: contextlib.ExitStack) -> tuple[Arm, dict[str,
     if own:
         start["worker_megabytes"] = sum(process.memory_full_info().uss for process in own) / len(own) / 1e6
         start["workers_with_jax"] = sum(loaded_jax(process) for process in own)
-    return (lambda seconds: {steps_figure(count): per_second(act, seconds)}), start
+
+    def measure(seconds: float) -> dict[str, float]:
+        speed = measure_speed(act, seconds, processor_clock=lambda: processor_seconds(own))
+        return {
+            steps_figure(count): speed.per_second,
+            f"environments_{count}_processor_ms_per_step": 1000 * speed.processor_s,
+        }
+
+    return measure, start
+
+
+def processor_seconds(own: Sequence[psutil.Process]) -> float:
+    """Of this process and of its workers `own`, so far."""
+    times = [process.cpu_times() for process in (psutil.Process(), *own)]
+    return sum(each.user + each.system for each in times)
 
 
 def workers() -> list[psutil.Process]:

@@ -18,10 +18,10 @@ _THREADS = "PJRT_NPROC"
 def claim_devices(config: RunConfig) -> list[jax.Device]:
     """The devices of the learners, `config.host_devices` virtual ones if that is set.
 
-    On the CPU, XLA opens its threads once per process, when jax starts: `config.xla_threads` of them or, where
-    that is 0, what the environment variables PJRT_NPROC or NPROC say, or else one per core that the process
-    may use. All learners and actors of a process share them, so they do not multiply with the actors, whose
-    environment pools have together at most as many threads again (`choose_pool_threads`).
+    On the CPU, XLA opens its threads once per process, when jax starts: `config.xla_threads` of them or,
+    where that is 0, what the environment variables PJRT_NPROC or NPROC say, or else one per core that the
+    process may use. All learners and actors of a process share them, so they do not multiply with the
+    actors, whose environment pools together have at most as many again (`choose_pool_threads`).
 
     One per core is the rule because it was the fastest on two cores with everything running (Gorila's small
     preset on Pong, in turns, beside other work): one thread leaves a core idle and gave a third of the
@@ -33,7 +33,6 @@ def claim_devices(config: RunConfig) -> list[jax.Device]:
       ConfigError: when the platform is not the one asked for, or jax started with other virtual devices or
         another number of threads.
     """
-    prefer_fast_cpu_runtime()
     if config.host_devices:
         flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if not flag.startswith(_FLAG)]
         os.environ["XLA_FLAGS"] = " ".join([*flags, f"{_FLAG}={config.host_devices}"])
@@ -59,6 +58,9 @@ def prefer_fast_cpu_runtime() -> None:
 
     An update of the small network takes 1.6 times as much processor time with the newer one (jax 0.4.34,
     two cores). Later releases have only that one. Without effect once jax has started.
+
+    It is for our own networks: with the older one the gradient of a strided convolution by its images, which
+    ours never need, ends the process ("Check failed: use_thread_pool"). A user's network may need it.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     if jax.__version_info__ < (0, 5) and _THUNKS not in flags:

@@ -18,7 +18,7 @@ import jax
 import psutil
 
 from gorila_jax import checkpoints
-from gorila_jax.agents import find_recipe
+from gorila_jax.agents import RECIPES, find_recipe
 from gorila_jax.agents.recipe import Recipe
 from gorila_jax.config import Config, to_json_dict, validate
 from gorila_jax.environments import check_autoreset, environment_spec, is_atari, make_environment
@@ -28,7 +28,7 @@ from gorila_jax.parameter_server import make_optimizer
 from gorila_jax.replay.signature import check_memory, estimate_bytes
 from gorila_jax.runtime import configure, topology
 from gorila_jax.runtime.coordinator import Coordinator
-from gorila_jax.runtime.devices import claim_devices
+from gorila_jax.runtime.devices import claim_devices, prefer_fast_cpu_runtime
 from gorila_jax.runtime.episodes import EpisodeStatistics, EpisodeWriter, written_before
 from gorila_jax.runtime.lockstep import run_lockstep
 from gorila_jax.runtime.metrics import METRICS, MetricsWriter
@@ -86,6 +86,8 @@ def make_plan(config: Config) -> Plan:
     recipe.validate(config)
     many = config.learner.num_learners > 1 or config.parameter_server.num_shards > 1
     make_optimizer(config.parameter_server, sharded=many)
+    if config.agent in RECIPES:
+        prefer_fast_cpu_runtime()
     devices = claim_devices(config.run)
     spec = environment_spec(config.environment, config.env)
     placed = topology.make_topology(config, devices)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.run_summary import MAX_POINTS
 from benchmarks.report import json_line
+from benchmarks.run_summary import MAX_POINTS
 from gorila_jax.config import to_json_dict
 from gorila_jax.runtime.configure import make_config
 from gorila_jax.runtime.metrics import MetricsWriter

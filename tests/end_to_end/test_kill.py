@@ -16,7 +16,7 @@ NUM_KILLS = int(os.environ.get("GORILA_KILLS", "5"))  # 20 before a release
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(180 * NUM_KILLS)
 def test_kills_lose_nothing_but_the_time_since_the_last_checkpoint(tmp_path):
     chance = random.Random(0)
     workdir = tmp_path / "w"

@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from gorila_jax.config import RunConfig
-from gorila_jax.runtime.devices import claim_devices
+from gorila_jax.runtime.devices import claim_devices, prefer_fast_cpu_runtime
 from gorila_jax.types import ConfigError
 
 
@@ -48,9 +48,17 @@ def test_the_number_of_virtual_devices_replaces_an_older_one_and_leaves_other_fl
 
 def test_the_fast_runtime_is_chosen_where_there_are_two(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--other=1")
-    claim_devices(RunConfig())
+    prefer_fast_cpu_runtime()
     two = jax.__version_info__ < (0, 5)
     assert os.environ["XLA_FLAGS"] == "--other=1" + two * " --xla_cpu_use_thunk_runtime=false"
+    prefer_fast_cpu_runtime()
+    assert os.environ["XLA_FLAGS"].count("thunk") == two
+
+
+def test_what_was_chosen_stays(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_use_thunk_runtime=true")
+    prefer_fast_cpu_runtime()
+    assert os.environ["XLA_FLAGS"] == "--xla_cpu_use_thunk_runtime=true"
 
 
 _THREADS = """

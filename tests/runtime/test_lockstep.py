@@ -15,13 +15,16 @@ from gorila_jax.types import GorilaError
 class Turns:
     """Actors `a`, `b` and learners `x`, `y` that note their names; a learner moves as often as it may."""
 
-    def __init__(self, samples_per_insert: float, budget: int, updates_per_round: int = 0):
+    def __init__(
+        self, samples_per_insert: float, budget: int, updates_per_round: int = 0, priority_writers: str = ""
+    ):
         self.coordinator, self.log = Coordinator(budget), []
         self.allowed, self.updates_per_round = 0, updates_per_round
         self.system = types.SimpleNamespace(
             config=override(Config(), {"replay.samples_per_insert": samples_per_insert}),
             actors=[types.SimpleNamespace(step=self.actor(name)) for name in "ab"],
             learners=[types.SimpleNamespace(step=self.learner(name)) for name in "xy"],
+            priority_writers=[types.SimpleNamespace(step=self.learner(name)) for name in priority_writers],
             describe_waits=lambda: "table 0 is empty",
         )
 
@@ -52,6 +55,11 @@ class Turns:
 
 def test_with_a_ratio_the_learners_go_on_until_it_is_met():
     assert Turns(8.0, budget=5, updates_per_round=3).run() == "abxyx|abxyx|a|"
+
+
+def test_new_priorities_are_written_before_the_next_batch_is_drawn():
+    turns = Turns(8.0, budget=3, updates_per_round=8, priority_writers="pq")
+    assert turns.run() == "abxypqxypq|a|"
 
 
 def test_with_a_free_ratio_each_learner_makes_one_update_a_round():

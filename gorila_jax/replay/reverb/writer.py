@@ -41,7 +41,7 @@ class ReverbWriter:
         self._windows: list[collections.deque[int]] = [
             collections.deque(maxlen=window) for _ in range(num_streams)
         ]
-        # While a window goes on for W steps, each of the others may begin and end, with W rows, at every step.
+        # While a window goes on for W steps, each of the others may begin and end, with W rows, at each one.
         kept = self._kept_rows = min(window, _ROWS_PER_STEP) * (window + 1) * num_streams
         # Rows are checked against the same signature in `append`.
         self._writer = connection.client.trajectory_writer(kept, validate_items=False)
@@ -67,8 +67,8 @@ class ReverbWriter:
             )
         if rows[0] < self._num_rows - self._kept_rows:
             raise ReplayError(
-                f"{self._num_rows - rows[0]} rows were added while stream {stream} filled a window of {window}: "
-                f"Reverb's writer keeps {self._kept_rows}"
+                f"{self._num_rows - rows[0]} rows were added while stream {stream} filled a window of "
+                f"{window}, but Reverb's writer keeps {self._kept_rows}"
             )
         try:
             self._writer.create_item(self._table_name, priority, (self._history[list(rows)],))
