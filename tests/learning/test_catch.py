@@ -14,8 +14,12 @@ MANY = ("--num_actors=2", "--num_learners=2", "--num_shards=2")
 @pytest.mark.learning
 @pytest.mark.parametrize(
     "flags",
-    [("--agent=dqn",), ("--agent=gorila", *MANY, "--replay=local")],
-    ids=["dqn", "gorila"],
+    [
+        ("--agent=dqn",),
+        ("--agent=gorila", *MANY, "--replay=local"),
+        ("--agent=apex", "--num_actors=2", "--num_replay_servers=2"),
+    ],
+    ids=["dqn", "gorila", "apex"],
 )
 def test_an_agent_learns_catch(tmp_path, flags):
     code, output = run("train", "--environment=Catch-v0", *flags, "--seed=11", f"--workdir={tmp_path}")
