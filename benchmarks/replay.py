@@ -21,6 +21,8 @@ import functools
 import importlib.metadata
 import importlib.util
 import itertools
+import re
+import statistics
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -36,8 +38,8 @@ from benchmarks.interleaved import (
     Arm,
     Ratio,
     measure_in_turns,
+    measure_speed,
     median_ratios,
-    per_second,
     summary,
     table_rows,
 )
@@ -58,6 +60,8 @@ TICKS = 64  # different rows of every stream; then they come again
 SPEC = EnvironmentSpec("pictures", (84, 84), np.dtype(np.uint8), 6, 4, {})
 TIMEOUT_S = 10.0
 PEERS = ("cpprb", "flashbax")
+PROCESSOR_US = "_processor_us"
+"""Ends the name of what an item takes of all threads together: what hardly changes when others compute too."""
 
 
 class Contender(NamedTuple):
@@ -80,19 +84,24 @@ def main() -> None:
     names = [contender.name for contender in contenders]
     wanted = ratios_to_take(names, batch_sizes)
     ratios = median_ratios(rounds, wanted)
+    speeds = {figure: values for figure, values in rounds.items() if not figure.endswith(PROCESSOR_US)}
     figures: dict[str, Any] = {}
     lines = []
-    for (figure, values), line in zip(rounds.items(), table_rows(rounds, ratios, wanted), strict=True):
-        figures[figure] = summary(values)
-        figures[figure]["megabytes_per_second"] = megabytes(table, figure, figures[figure]["median"])
-        lines.append([*line[:-1], f"{figures[figure]['megabytes_per_second']:,.0f}", line[-1]])
+    for (figure, values), line in zip(speeds.items(), table_rows(speeds, ratios, wanted), strict=True):
+        median = statistics.median(values)
+        more = {
+            "megabytes_per_second": megabytes(table, figure, median),
+            "processor_us": statistics.median(rounds[figure + PROCESSOR_US]),
+        }
+        figures[figure] = summary(values) | more
+        lines.append([*line[:-1], *(f"{value:,.0f}" for value in more.values()), line[-1]])
     lines += [[name, "not installed"] for name in ("reverb", *PEERS) if name not in names]
     figures["settings"] = settings(table)
     title = (
         f"Replay: rows of {row_bytes(table.signature):,} bytes, items of {table.window_steps} rows, "
         f"{STREAMS} streams, {table.capacity_items:,} items; medians of {ROUNDS.value} x {SECONDS.value:g} s"
     )
-    columns = (*COLUMNS[:-1], "MB/s", COLUMNS[-1])
+    columns = (*COLUMNS[:-1], "MB/s", "µs each", COLUMNS[-1])
     report("replay", make_table(title, columns, lines), {**worst_ratios(ratios), **ratios}, figures)
 
 
@@ -261,21 +270,24 @@ def fill(contender: Contender, table: TableSpec) -> None:
 
 
 def make_arms(contender: Contender) -> list[Arm]:
-    def insert() -> int:
-        contender.insert()
-        return STREAMS
+    arms = [item_arm(inserts_figure(contender.name), contender.insert, STREAMS)]
+    for size, sample in contender.samplers.items():
+        arms.append(item_arm(samples_figure(contender.name, size), sample, size))
+    return arms
 
-    def sample_arm(size: int, sample: Callable[[], object]) -> Arm:
-        def take() -> int:
-            sample()
-            return size
 
-        return lambda seconds: {samples_figure(contender.name, size): per_second(take, seconds)}
+def item_arm(figure: str, work: Callable[[], object], items: int) -> Arm:
+    """`work` handles so many items."""
 
-    def insert_arm(seconds: float) -> dict[str, float]:
-        return {inserts_figure(contender.name): per_second(insert, seconds)}
+    def count_items() -> int:
+        work()
+        return items
 
-    return [insert_arm, *(sample_arm(size, sample) for size, sample in contender.samplers.items())]
+    def measure(seconds: float) -> dict[str, float]:
+        speed = measure_speed(count_items, seconds)
+        return {figure: speed.per_second, figure + PROCESSOR_US: 1e6 * speed.processor_s}
+
+    return measure
 
 
 def inserts_figure(name: str) -> str:
@@ -318,14 +330,19 @@ def ratios_to_take(names: Sequence[str], batch_sizes: Sequence[int]) -> dict[str
         for size in batch_sizes:
             figures = samples_figure(name, size), samples_figure(rival, size)
             ratios[f"{rivals.samples}_batch_{size}"] = Ratio(*figures, phrase)
-    return ratios
+    in_processor_time = {
+        f"{name}_in_processor_time": Ratio(ratio.bound + PROCESSOR_US, ratio.figure + PROCESSOR_US, "")
+        for name, ratio in ratios.items()
+    }
+    return ratios | in_processor_time
 
 
 def worst_ratios(ratios: Mapping[str, float]) -> dict[str, float]:
     """`sampler_of_...`: of all batch sizes; `memory_of_...`: of inserts and all batch sizes."""
     worst = {}
     for rivals in RIVALS:
-        samples = [ratio for name, ratio in ratios.items() if name.startswith(f"{rivals.samples}_batch_")]
+        sizes = [name for name in ratios if re.fullmatch(rf"{rivals.samples}_batch_\d+", name)]
+        samples = [ratios[name] for name in sizes]
         if samples and rivals.rival in PEERS:
             worst[f"memory_of_{rivals.rival}"] = min(ratios[rivals.inserts], *samples)
         elif samples:

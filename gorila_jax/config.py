@@ -89,7 +89,7 @@ class ReplayConfig:
     )
     samples_per_insert: float = setting(8.0, "transitions trained on per transition inserted; 0: not held", 0)
     error_buffer_samples: int = setting(
-        0, "how far samples may stray from that ratio, over all its servers; 0: the least that is safe", 0
+        0, "how far samples may stray from that ratio, over all servers; 0: twice the least that is safe", 0
     )
     priority_exponent: float = setting(0.0, "alpha of proportional sampling; 0: uniform", 0, 1)
     server_addresses: tuple[str, ...] = setting(

@@ -76,7 +76,8 @@ class TransitionAccumulator:
             recent[:-1] = recent[1:]
             recent[-1] = new
         errors = recent_td_errors(self._rewards, self._discounts, self._q_taken, value)
-        fresh = priorities(errors)  # [n, E], by number of steps
+        # [n, E], by number of steps. What is not finite is for the learner to refuse, count and explain.
+        fresh = priorities(np.where(np.isfinite(errors), errors, 0.0))
         for e in range(len(self._real_steps)):
             if step.first[e]:
                 self._begin(e, step.observation[e])

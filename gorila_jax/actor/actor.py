@@ -29,7 +29,8 @@ class Actor:
     """`step()` is one action in each of its environments.
 
     What a step brought goes to replay while the environments are busy with the next one: only then is the
-    value of its observations known, which the first priorities are made of.
+    value of its observations known, which the first priorities are made of. So what the very last step of a
+    run brought never becomes an item.
 
     Parameters are pulled before the first action and then every `parameter_period_steps` steps. A pull
     waits for the update under way, if there is one, and never for a newer version.

@@ -12,7 +12,7 @@ from gorila_jax.types import GorilaError
 def run_lockstep(system: System, coordinator: Coordinator, tick: Callable[[], None]) -> None:
     """Rounds until the stop signal: every actor one step, then the learners until the ratio is met.
 
-    New priorities are in replay before the next batch is drawn.
+    New priorities are in replay before the learners draw their next batches.
 
     With a free ratio a round is one step of every actor and one update of every learner. `tick` is called
     after every round. Raises GorilaError when nobody can move.

@@ -201,8 +201,8 @@ def _train(
     progress.note(_start_message(config, workdir, state, replay_directory))
     if initial_parameters is not None:
         progress.note(f"parameters taken from {config.run.init_from}; exploration starts anew")
-    num_threads = choose_pool_threads(config, progress.note)
     with _signals(coordinator), contextlib.ExitStack() as stack:
+        num_threads = choose_pool_threads(config, progress.note)
         system = build_system(
             dataclasses.replace(config, env=dataclasses.replace(config.env, num_threads=num_threads)),
             plan.recipe,
@@ -235,6 +235,9 @@ def _train(
                 raise coordinator.failure
             for learner in system.learners:
                 learner.finish()
+            for index, priority_writer in enumerate(system.priority_writers):
+                while f"priority_writer_{index}" not in stuck and priority_writer.step(0.0):
+                    pass  # the last ones belong into the final checkpoint
         except Exception as error:
             progress.note("".join(traceback.format_exception(error)))
             found = checkpoints.list_checkpoints(workdir.checkpoints)

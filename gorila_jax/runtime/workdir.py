@@ -28,6 +28,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from gorila_jax.config import Config, to_json_dict
 from gorila_jax.evaluation.saved_run import CHECKPOINTS, CONFIG, load_experiment
 from gorila_jax.types import ConfigError, GorilaError
 
@@ -223,7 +224,11 @@ def _compare(
     """The fields that differ, all of them allowed to; raises ConfigError with those that are not."""
     before, after = _flatten(old), _flatten(new)
     names = [*after, *(name for name in before if name not in after)]
-    pairs = {name: (before.get(name, _ABSENT), after.get(name, _ABSENT)) for name in names}
+    # A field that is younger than the workdir had what is its default now.
+    defaults = _flatten(to_json_dict(Config()))
+    pairs = {
+        name: (before.get(name, defaults.get(name, _ABSENT)), after.get(name, _ABSENT)) for name in names
+    }
     changed = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
     refused = [
         f"  {name}: {_show(was)} -> {_show(now)}"

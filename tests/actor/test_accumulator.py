@@ -124,3 +124,11 @@ def test_nothing_of_the_episode_before_is_in_a_priority():
     first, second = play([one], 6, n_steps=3), play([other], 3, n_steps=3, offset=0)
     # The second episode of `one` shows the numbers 3 to 6, that of `other` 0 to 3; only the last step ends.
     assert first.items[-1].priority == second.items[-1].priority
+
+
+@pytest.mark.parametrize("reward", [np.nan, np.inf])
+def test_what_is_not_finite_enters_last_and_is_left_to_the_learner(reward):
+    recorder = play([[Episode((1.0, reward, 1.0), (End.GAME_OVER,))]], 3)
+    first_priorities = [item.priority for item in recorder.items]
+    assert first_priorities == pytest.approx([1 + GAMMA * 10 + 1e-6, 1e-6, 1 + 1e-6])
+    assert not np.isfinite(recorder.items[1].steps.reward[-1])

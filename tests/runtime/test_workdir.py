@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from gorila_jax.config import to_json_dict
 from gorila_jax.evaluation.saved_run import load_experiment
 from gorila_jax.runtime import workdir
+from gorila_jax.runtime.configure import make_config
 from gorila_jax.runtime.workdir import open_workdir
 from gorila_jax.types import ConfigError, GorilaError
 
@@ -238,3 +240,16 @@ class TestVersions:
         assert workdir._code_version(package) == {"git_commit": commit, "git_modified": False}
         (package / "types.py").write_text("a = 2\n")
         assert workdir._code_version(package) == {"git_commit": commit, "git_modified": True}
+
+
+def test_a_workdir_older_than_a_setting_is_resumed_with_its_default(tmp_path):
+    experiment = to_json_dict(make_config("gorila", "Catch-v0"))
+    older = json.loads(json.dumps(experiment))
+    del older["network"]["dueling"]
+    with open_workdir(tmp_path / "w", older):
+        pass
+    with open_workdir(tmp_path / "w", experiment) as opened:
+        assert opened.resumed
+    experiment["network"]["dueling"] = True
+    with pytest.raises(ConfigError, match=r"network\.dueling: false -> true"):
+        open_workdir(tmp_path / "w", experiment)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import threading
 from typing import Any
 
@@ -18,6 +19,7 @@ from gorila_jax.replay.table import TableSpec, check_priorities
 from gorila_jax.types import Batch, ReplayError, SampleInfo
 
 _ANSWER_TIMEOUT_S = 10.0  # for calls that a healthy server answers in milliseconds
+_UPDATE_TIMEOUT_S = 60  # a server that writes a checkpoint may take priorities late
 _LIMITER_TIMEOUT_MS = 1000  # then the read ends and begins anew, so that a closed sampler's thread ends
 _REMEMBERED_BATCHES = 256
 _BATCHES_PER_COUNT = 16
@@ -83,16 +85,18 @@ class ReverbSampler:
         keys, priorities = check_priorities(keys, priorities)
         self._check_open()
         updates = dict(zip(keys.tolist(), priorities.tolist(), strict=True))
+        future = self._updater.submit(lambda: self._update(keys, updates))
         try:
-            return self._updater.submit(lambda: self._update(keys, updates)).result(_ANSWER_TIMEOUT_S)
-        except CancelledError as error:
-            raise ReplayError("this sampler has been closed") from error
-        except TimeoutError as error:
-            self._connection.check()
+            for _ in range(_UPDATE_TIMEOUT_S):
+                with contextlib.suppress(TimeoutError):
+                    return int(future.result(1.0))
+                self._connection.check()
             raise ReplayError(
                 f"the replay server at {self._connection.address} did not take new priorities within "
-                f"{_ANSWER_TIMEOUT_S:g} s"
-            ) from error
+                f"{_UPDATE_TIMEOUT_S} s"
+            )
+        except CancelledError as error:
+            raise ReplayError("this sampler has been closed") from error
         except (RuntimeError, ValueError) as error:
             self._connection.check()
             raise ReplayError(f"the replay server at {self._connection.address} failed: {error}") from error

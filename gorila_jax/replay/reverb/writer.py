@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import time
 from typing import Any
 
 from reverb.errors import DeadlineExceededError
@@ -16,13 +17,14 @@ from gorila_jax.types import ReplayError, Step
 
 _CLOSE_TIMEOUT_S = 2.0
 _ROWS_PER_STEP = 16  # that streams get at most from one step of an actor, starts and padding included
+_STREAMS_PER_CHANNEL = 32  # what an item costs Reverb's writer grows with the rows that it keeps
 
 
 class ReverbWriter:
-    """Implements `types.ReplayWriter`; for one thread. Reverb sends rows and items in a thread of its own.
+    """Implements `types.ReplayWriter`; for one thread. Reverb sends rows and items in threads of its own.
 
-    All streams share one Reverb writer, their rows interleaved: one connection and one thread instead of one
-    for each environment. An item names its rows one by one, so a cut between episodes needs nothing from
+    Up to 32 streams share one Reverb writer, their rows interleaved: one connection and one thread instead of
+    one for each environment. An item names its rows one by one, so a cut between episodes needs nothing from
     Reverb. Every row is a chunk of its own: an item goes out at once, a row is stored exactly once, and a
     sample moves no rows but its own.
     """
@@ -33,29 +35,21 @@ class ReverbWriter:
         self._table = table
         self._table_name = connection.table_name(number)
         self._closed = False
-        self._unconfirmed = False  # whether an item may not have entered the table yet
         self._packing = Packing(table.signature)
-        window = table.window_steps
-        self._num_rows = 0  # appended so far
         # The numbers of each stream's last W rows since its episode began.
         self._windows: list[collections.deque[int]] = [
-            collections.deque(maxlen=window) for _ in range(num_streams)
+            collections.deque(maxlen=table.window_steps) for _ in range(num_streams)
         ]
-        # While a window goes on for W steps, each of the others may begin and end, with W rows, at each one.
-        kept = self._kept_rows = min(window, _ROWS_PER_STEP) * (window + 1) * num_streams
-        # Rows are checked against the same signature in `append`.
-        self._writer = connection.client.trajectory_writer(kept, validate_items=False)
-        self._writer.configure((0,), num_keep_alive_refs=kept, max_chunk_length=1)
-        self._history: Any = None  # Reverb's references to the rows; there from the first one on
+        self._channels = [
+            _Channel(connection.client, table.window_steps, min(_STREAMS_PER_CHANNEL, num_streams - first))
+            for first in range(0, num_streams, _STREAMS_PER_CHANNEL)
+        ]
 
     def append(self, stream: int, step: Step) -> None:
         self._check_open()
         check_step(self._table.signature, step)
-        self._writer.append((self._packing.pack(step),))  # copies into its own tensor
-        if self._history is None:
-            (self._history,) = self._writer.history
-        self._windows[stream].append(self._num_rows)
-        self._num_rows += 1
+        channel = self._channels[stream // _STREAMS_PER_CHANNEL]
+        self._windows[stream].append(channel.append(self._packing.pack(step)))
 
     def insert(self, stream: int, priority: float) -> None:
         self._check_open()
@@ -65,16 +59,16 @@ class ReverbWriter:
             raise ReplayError(
                 f"an item needs {window} rows, but stream {stream} has {len(rows)} since its episode began"
             )
-        if rows[0] < self._num_rows - self._kept_rows:
+        channel = self._channels[stream // _STREAMS_PER_CHANNEL]
+        if rows[0] < channel.num_rows - channel.kept_rows:
             raise ReplayError(
-                f"{self._num_rows - rows[0]} rows were added while stream {stream} filled a window of "
-                f"{window}, but Reverb's writer keeps {self._kept_rows}"
+                f"{channel.num_rows - rows[0]} rows were added while stream {stream} filled a window of "
+                f"{window}, but Reverb's writer keeps {channel.kept_rows}"
             )
         try:
-            self._writer.create_item(self._table_name, priority, (self._history[list(rows)],))
+            channel.insert(self._table_name, priority, list(rows))
         except (RuntimeError, ValueError) as error:
             raise self._failed(error) from error
-        self._unconfirmed = True
         self.inserted_items += 1
 
     def end_episode(self, stream: int) -> None:
@@ -83,15 +77,16 @@ class ReverbWriter:
     def ready(self, timeout_s: float) -> bool:
         """Waits until the server has confirmed every item of this writer, which its limiter may hold back."""
         self._check_open()
-        if self._unconfirmed:
+        clock = time.monotonic  # noqa: TID251, one timeout is shared by several calls
+        deadline = clock() + timeout_s
+        for channel in self._channels:
             try:
-                self._writer.flush(block_until_num_items=0, timeout_ms=max(1, round(1000 * timeout_s)))
+                channel.flush(max(1, round(1000 * (deadline - clock()))))
             except DeadlineExceededError:
                 self._connection.check()
                 return False
             except (RuntimeError, ValueError) as error:
                 raise self._failed(error) from error
-            self._unconfirmed = False
         return True
 
     def close(self) -> None:
@@ -101,7 +96,8 @@ class ReverbWriter:
         with contextlib.suppress(ReplayError):
             self.ready(_CLOSE_TIMEOUT_S)
         self._closed = True
-        self._writer.close()
+        for channel in self._channels:
+            channel.writer.close()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -111,3 +107,34 @@ class ReverbWriter:
     def _failed(self, error: Exception) -> ReplayError:
         self._connection.check()
         return ReplayError(f"the replay server at {self._connection.address} refused items: {error}")
+
+
+class _Channel:
+    """One Reverb writer and the numbers of its rows."""
+
+    def __init__(self, client: Any, window: int, num_streams: int):
+        # While a window goes on for W steps, each of the others may begin and end, with W rows, at each one.
+        self.kept_rows = min(window, _ROWS_PER_STEP) * (window + 1) * num_streams
+        self.num_rows = 0  # appended so far
+        # Rows are checked against the same signature before they come here.
+        self.writer = client.trajectory_writer(self.kept_rows, validate_items=False)
+        self.writer.configure((0,), num_keep_alive_refs=self.kept_rows, max_chunk_length=1)
+        self._history: Any = None  # Reverb's references to the rows; there from the first one on
+        self._unconfirmed = False  # whether an item may not have entered the table yet
+
+    def append(self, row: Any) -> int:
+        """Adds the bytes of one row, which Reverb copies; its number."""
+        self.writer.append((row,))
+        if self._history is None:
+            (self._history,) = self.writer.history
+        self.num_rows += 1
+        return self.num_rows - 1
+
+    def insert(self, table_name: str, priority: float, rows: list[int]) -> None:
+        self.writer.create_item(table_name, priority, (self._history[rows],))
+        self._unconfirmed = True
+
+    def flush(self, timeout_ms: int) -> None:
+        if self._unconfirmed:
+            self.writer.flush(block_until_num_items=0, timeout_ms=timeout_ms)
+            self._unconfirmed = False
