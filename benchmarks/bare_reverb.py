@@ -54,7 +54,7 @@ class BareClient:
         )
         options = tf.data.Options()
         options.autotune.enabled = False
-        options.experimental_optimization.inject_prefetch = False
+        options.experimental_optimization.inject_prefetch = False  # it would draw in the time of others
         batches = dataset.batch(batch_size).with_options(options).as_numpy_iterator()
         return lambda: self._packing.unpack(next(batches).data[0])
 
@@ -106,7 +106,9 @@ class FiveColumns:
         dataset = reverb.TrajectoryDataset.from_table_signature(
             self._address, "items", max_in_flight_samples_per_worker=batch_size
         )
-        batches = dataset.batch(batch_size).as_numpy_iterator()
+        options = tf.data.Options()
+        options.experimental_optimization.inject_prefetch = False  # it would draw in the time of others
+        batches = dataset.batch(batch_size).with_options(options).as_numpy_iterator()
         return lambda: Step(**next(batches).data)
 
     def close(self) -> None:

@@ -318,8 +318,8 @@ def learners_figure(num_learners: int, shards: int) -> str:
 def ratios_to_take(
     cases: Sequence[str], sharded: str, shards: Sequence[int], learners: Sequence[int]
 ) -> dict[str, Ratio]:
-    """`server_of_fused` is the worst of its cases. The same in processor time is what it would be if both kept
-    as many cores busy: the one to look at where others compute too."""
+    """`server_of_fused` is the worst of its cases. In processor time: what it would be if both kept
+    as many cores busy, for machines where others compute too."""
     ratios = {}
     for case in cases:
         fused = updates_figure("fused", case)

@@ -61,7 +61,7 @@ SPEC = EnvironmentSpec("pictures", (84, 84), np.dtype(np.uint8), 6, 4, {})
 TIMEOUT_S = 10.0
 PEERS = ("cpprb", "flashbax")
 PROCESSOR_US = "_processor_us"
-"""Ends the name of what an item takes of all threads together: what hardly changes when others compute too."""
+"""Ends the name of what an item takes of all threads: what hardly changes when others compute too."""
 
 
 class Contender(NamedTuple):
