@@ -32,7 +32,11 @@ class EnvironmentConfig:
     discount: float = setting(0.99, "gamma, per step", 0, 1)
     frame_stack: int = setting(4, "observations the network sees at once; the learner rebuilds the stack", 1)
     max_steps_per_episode: int = setting(0, "not Atari: time limit in steps; 0: the environment's own", 0)
-    gymnasium_workers: str = setting("serial", "your own environments: serial, or processes (one for each)")
+    gymnasium_workers: str = setting(
+        "serial",
+        "your own environments: serial, one after the other; threads, where a step mostly waits; processes, "
+        "where it computes (one for each)",
+    )
     frame_skip: int = setting(4, "Atari: frames per step, the last two of which are max-pooled", 1)
     noop_max: int = setting(30, "Atari: up to this many no-op frames begin a game", 1)
     sticky_action_probability: float = setting(
@@ -175,7 +179,7 @@ class Config:
 
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
-    "env.gymnasium_workers": ("serial", "processes"),
+    "env.gymnasium_workers": ("serial", "threads", "processes"),
     "network.torso": ("auto", "nature", "flat"),
     "replay.backend": ("auto", "reverb", "memory"),
     "replay.layout": ("global", "local"),

@@ -14,14 +14,16 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from gorila_jax.config import EnvironmentConfig
+from gorila_jax.config import CHOICES, EnvironmentConfig
 from gorila_jax.environments.ends import end_discounts, label_ends
 from gorila_jax.environments.order import CallOrder
 from gorila_jax.environments.pictures import draw_observation
+from gorila_jax.environments.processes import ProcessVectorEnv
 from gorila_jax.environments.seeds import environment_seeds
 from gorila_jax.environments.spaces import action_count, checked_actions, observation_layout
+from gorila_jax.environments.threaded import ThreadVectorEnv
 from gorila_jax.types import ConfigError, End, Environment, EnvironmentSpec, EnvironmentStep, GorilaError
 
 _ELAPSED = "elapsed_steps"
@@ -30,14 +32,15 @@ _EXPECTED = "expected module:factory, where factory() returns a gymnasium.Env"
 
 
 class GymnasiumEnvironment(Environment):
-    """E environments of Gymnasium, one after the other or in a process each.
+    """E environments of Gymnasium, one after the other, or in a thread or a process each.
 
     The step after an end ignores that environment's action and resets it, as EnvPool does. Each
     environment reports how many steps its episode has run, and that is compared on every step, so that
     one that resets elsewhere cannot go unnoticed.
 
     Args:
-        vector: of environments wrapped in `CountedSteps`, in `AutoresetMode.NEXT_STEP`.
+        vector: of environments wrapped in `CountedSteps`, in `AutoresetMode.NEXT_STEP`. It has the two
+            halves of a step, `step_async` and `step_wait`, and its `close` takes a `timeout`.
         spec: of one of them.
         discount: gamma.
         seed: of all of them, used at the first reset.
@@ -52,23 +55,21 @@ class GymnasiumEnvironment(Environment):
         space = vector.single_action_space
         self._first_action = int(space.start) if isinstance(space, gymnasium.spaces.Discrete) else 0
         self._ended = np.zeros(self.num_environments, bool)  # by the previous step
-        self._actions: np.ndarray | None = None  # of the step under way; processes have them already
         self._observation: np.ndarray | None = None
         self._order = CallOrder(spec.name)
-        self._broken = False  # a process has died
 
     def reset(self) -> EnvironmentStep:
         """Starts every environment anew; `first` is true everywhere. Seeds only the first time, so that a
         second `reset` does not repeat the first one's episodes."""
         self._order.reset()
-        observation, _ = self._call(lambda: self._vector.reset(seed=self._seeds))
+        observation, _ = self._vector.reset(seed=self._seeds)
         self._seeds = None
         nothing = np.zeros(self.num_environments, bool)
         return self._emit(observation, np.zeros(self.num_environments), nothing, nothing, ~nothing)
 
     def send(self, actions: np.ndarray) -> None:
         """Takes `actions` [E] integers from 0 on, also where the environment's own start elsewhere. Without
-        processes the environments only run in `recv`.
+        threads and processes the environments only run in `recv`.
 
         Raises:
             ValueError: an action that the environment does not have, or not one for each environment.
@@ -76,12 +77,11 @@ class GymnasiumEnvironment(Environment):
         """
         actions = checked_actions(actions, self.num_environments, self.spec.num_actions)
         self._order.send()
-        self._actions = actions.astype(np.int64) + self._first_action
-        if isinstance(self._vector, AsyncVectorEnv):
-            self._call(lambda: self._vector.step_async(self._actions))
+        self._vector.step_async(actions.astype(np.int64) + self._first_action)
 
     def recv(self) -> EnvironmentStep:
-        """Waits for the processes, or runs the environments.
+        """Waits for the threads or processes, or runs the environments. What an environment raises comes out
+        here.
 
         Raises:
             GorilaError: no step is under way, a process has died, or observations do not fit the
@@ -90,11 +90,7 @@ class GymnasiumEnvironment(Environment):
         """
         self._order.recv()
         first = self._ended
-        if isinstance(self._vector, AsyncVectorEnv):
-            result = self._call(self._vector.step_wait)
-        else:
-            result = self._call(lambda: self._vector.step(self._actions))
-        observation, reward, terminated, truncated, info = result
+        observation, reward, terminated, truncated, info = self._vector.step_wait()
         if not np.array_equal(np.asarray(info[_ELAPSED]) == 0, first):
             raise ConfigError(
                 f"environment {self.spec.name} does not reset in the step after an end, as it must, but in "
@@ -113,31 +109,13 @@ class GymnasiumEnvironment(Environment):
         assert self._observation is not None
         if self._vector.render_mode != "rgb_array":
             return draw_observation(self._observation[0])
-        return np.array(self._call(lambda: self._vector.call("render"))[0], np.uint8)
+        return np.array(self._vector.call("render")[0], np.uint8)
 
     def close(self) -> None:
-        """Closes the environments and ends their processes, by force where they do not end a step under way
-        within a few seconds. May be called again."""
-        if not self._order.close():
-            return
-        if isinstance(self._vector, AsyncVectorEnv):
-            self._close_processes(self._vector)
-        else:
-            self._vector.close()
-
-    def _close_processes(self, vector: AsyncVectorEnv) -> None:
-        if self._order.under_way and not self._broken:
-            try:
-                vector.step_wait(timeout=_CLOSE_TIMEOUT_S)
-            except Exception:  # nobody has asked for this step's result, and so for its fault neither
-                self._broken = True
-        if self._broken:
-            # Asking politely would wait for answers that the dead one owes; Gymnasium waits for none on a
-            # closed pipe.
-            for pipe in vector.parent_pipes:
-                if pipe is not None:
-                    pipe.close()
-        vector.close(timeout=_CLOSE_TIMEOUT_S, terminate=self._broken)
+        """Closes the environments. Where a step under way does not end within a few seconds, its process is
+        ended by force, and its thread left alone. May be called again."""
+        if self._order.close():
+            self._vector.close(timeout=_CLOSE_TIMEOUT_S)
 
     def _emit(
         self,
@@ -158,12 +136,15 @@ class GymnasiumEnvironment(Environment):
             first=first,
         )
 
-    def _call(self, function: Callable[[], Any]) -> Any:
-        try:
-            return function()
-        except (EOFError, ConnectionError) as error:
-            self._broken = True
-            raise GorilaError(f"environment {self.spec.name}: one of its processes has died") from error
+
+class SerialVectorEnv(SyncVectorEnv):
+    """Gymnasium's, with the two halves of a step, of which the second does everything."""
+
+    def step_async(self, actions: np.ndarray) -> None:
+        self._actions = actions
+
+    def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        return self.step(self._actions)
 
 
 class CountedSteps(gymnasium.Wrapper):
@@ -257,11 +238,12 @@ def make_gymnasium_environment(
     makers = [EnvironmentMaker(name, config.max_steps_per_episode, renderable)] * num_environments
     spec = gymnasium_environment_spec(name, config)
     vector: VectorEnv
-    if config.gymnasium_workers == "processes":
-        # spawn: forking a process in which JAX runs freezes the child
-        vector = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.NEXT_STEP)
+    if config.gymnasium_workers == "threads":
+        vector = ThreadVectorEnv(makers)
+    elif config.gymnasium_workers == "processes":
+        vector = ProcessVectorEnv(name, makers)
     else:
-        vector = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
+        vector = SerialVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
     return GymnasiumEnvironment(vector, spec, config.discount, seed)
 
 
@@ -291,8 +273,9 @@ def gymnasium_environment_spec(name: str, config: EnvironmentConfig) -> Environm
 
 
 def _refuse_pool_options(name: str, config: EnvironmentConfig) -> None:
-    if config.gymnasium_workers not in ("serial", "processes"):
-        raise ConfigError(f"gymnasium_workers={config.gymnasium_workers!r}: 'serial' or 'processes'")
+    choices = CHOICES["env.gymnasium_workers"]
+    if config.gymnasium_workers not in choices:
+        raise ConfigError(f"gymnasium_workers={config.gymnasium_workers!r}: one of {', '.join(choices)}")
     if config.num_threads:
         raise ConfigError(
             f"num_threads={config.num_threads}: {name} does not run in EnvPool's threads; leave it at 0 and "

@@ -33,6 +33,9 @@ MAKERS = {
     "catch": _real("Catch-v0"),
     "cartpole": _real("CartPole-v1", max_steps_per_episode=15),
     "user": _real("tests.environments.user_environments:Walk", max_steps_per_episode=9),
+    "user's threads": _real(
+        "tests.environments.user_environments:Walk", max_steps_per_episode=9, gymnasium_workers="threads"
+    ),
     "user's processes": _real(
         "tests.environments.user_environments:Walk", max_steps_per_episode=9, gymnasium_workers="processes"
     ),
@@ -173,7 +176,8 @@ def test_the_spec_is_known_beforehand(key):
     environment = MAKERS[key]()
     config = EnvironmentConfig(discount=GAMMA)
     limits = {"atari": {"max_frames_per_episode": 160}, "cartpole": {"max_steps_per_episode": 15}}
-    limits["user"] = limits["user's processes"] = {"max_steps_per_episode": 9}
+    for user in ("user", "user's threads", "user's processes"):
+        limits[user] = {"max_steps_per_episode": 9}
     expected = environment_spec(environment.spec.name, EnvironmentConfig(**limits.get(key, {})))
     assert environment.spec == expected
     if key in limits:

@@ -8,15 +8,16 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode
 
-from gorila_jax.config import EnvironmentConfig
+from gorila_jax.config import CHOICES, EnvironmentConfig
 from gorila_jax.environments import environment_spec, make_environment
-from gorila_jax.environments.gymnasium import EnvironmentMaker, GymnasiumEnvironment
+from gorila_jax.environments.gymnasium import EnvironmentMaker, GymnasiumEnvironment, SerialVectorEnv
 from gorila_jax.types import ConfigError, End, EnvironmentStep, GorilaError
 
 HERE = "tests.environments.user_environments"
 WALK = f"{HERE}:Walk"
+WORKERS = CHOICES["env.gymnasium_workers"]
 
 
 def make(
@@ -69,10 +70,11 @@ def test_an_episode_in_full():
     environment.close()
 
 
-def test_processes_give_the_same_as_one_after_the_other():
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_all_workers_give_the_same_as_one_after_the_other(workers):
     serial = play(make(WALK, max_steps_per_episode=8), steps=60)
-    processes = play(make(WALK, max_steps_per_episode=8, gymnasium_workers="processes"), steps=60)
-    assert same(serial, processes)
+    others = play(make(WALK, max_steps_per_episode=8, gymnasium_workers=workers), steps=60)
+    assert same(serial, others)
     assert {int(end) for step in serial for end in step.end} == {End.NONE, End.GAME_OVER, End.TIME_LIMIT}
 
 
@@ -124,7 +126,7 @@ def test_both_flags_at_once_are_a_game_over():
 
 def test_a_vector_that_resets_in_the_same_step_is_refused():
     maker = EnvironmentMaker(WALK, max_steps_per_episode=3, renderable=False)
-    vector = SyncVectorEnv([maker, maker], autoreset_mode=AutoresetMode.SAME_STEP)
+    vector = SerialVectorEnv([maker, maker], autoreset_mode=AutoresetMode.SAME_STEP)
     environment = GymnasiumEnvironment(vector, environment_spec(WALK, EnvironmentConfig()), 0.99, seed=0)
     with pytest.raises(ConfigError, match="does not reset in the step after an end"):
         play(environment, steps=5)
@@ -157,7 +159,7 @@ def test_a_path_that_leads_nowhere_is_told(name):
     ("options", "message"),
     [
         ({"noop_max": 1}, "noop_max=1: only Atari"),
-        ({"gymnasium_workers": "threads"}, "gymnasium_workers='threads': 'serial' or 'processes'"),
+        ({"gymnasium_workers": "fibres"}, "gymnasium_workers='fibres': one of serial, threads, processes"),
         ({"num_threads": 2}, "num_threads=2: .* does not run in EnvPool's threads"),
     ],
 )
@@ -166,7 +168,7 @@ def test_options_that_do_not_apply_are_refused(options, message):
         environment_spec(WALK, EnvironmentConfig(**options))
 
 
-@pytest.mark.parametrize("workers", ["serial", "processes"])
+@pytest.mark.parametrize("workers", WORKERS)
 def test_a_module_in_the_current_directory(tmp_path, monkeypatch, workers):
     module = f"walk_of_{workers}"
     (tmp_path / f"{module}.py").write_text(f"from {HERE} import Walk\n\ndef make():\n    return Walk()\n")
@@ -185,11 +187,22 @@ def test_a_module_that_fails_is_told(tmp_path, monkeypatch):
         environment_spec("walk_that_fails:make", EnvironmentConfig())
 
 
-@pytest.mark.parametrize("workers", ["serial", "processes"])
+@pytest.mark.parametrize("workers", WORKERS)
 def test_observations_that_do_not_fit_their_space_are_an_error(workers):
     environment = make(f"{HERE}:misshapen", gymnasium_workers=workers)
     with pytest.raises(GorilaError, match=r"shape \(5,\), but its observation_space says \(2,\)"):
         play(environment, steps=1)
+    environment.close()
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("actions", [[0, 1], [1, 0], [1, 1]])
+def test_what_an_environment_raises_comes_out_as_it_is(workers, actions):
+    environment = make(f"{HERE}:failing", gymnasium_workers=workers)
+    environment.reset()
+    with pytest.raises(RuntimeError, match="as it was written to"):
+        environment.step(np.array(actions, np.int32))
+    environment.close()
     environment.close()
 
 
@@ -227,7 +240,7 @@ def test_processes_are_closed_with_a_bad_step_under_way(monkeypatch, factory):
         assert not any(process.is_alive() for process in environment._vector.processes)
 
 
-@pytest.mark.parametrize("workers", ["serial", "processes"])
+@pytest.mark.parametrize("workers", WORKERS)
 def test_pictures(workers):
     environment = make(WALK, size=2, renderable=True, gymnasium_workers=workers)
     start = environment.reset().observation[0, 0]
