@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gymnasium
@@ -10,6 +14,8 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from gorila_jax.types import GorilaError
+
+_MAIN_MODULE = threading.Lock()
 
 
 class ProcessVectorEnv(AsyncVectorEnv):
@@ -27,8 +33,10 @@ class ProcessVectorEnv(AsyncVectorEnv):
         self._name = name
         self._broken = False  # a process has died
         self._under_way = False
-        # spawn: forking a process in which JAX runs freezes the child
-        self._ask(super().__init__, makers, context="spawn", autoreset_mode=AutoresetMode.NEXT_STEP)
+        main_is_needed = name.partition(":")[0] == "__main__"
+        with contextlib.nullcontext() if main_is_needed else _without_main_module():
+            # spawn: forking a process in which JAX runs freezes the child
+            self._ask(super().__init__, makers, context="spawn", autoreset_mode=AutoresetMode.NEXT_STEP)
 
     def reset(
         self, *, seed: Sequence[int] | None = None, options: dict[str, Any] | None = None
@@ -69,3 +77,19 @@ class ProcessVectorEnv(AsyncVectorEnv):
         except (EOFError, ConnectionError) as error:
             self._broken = True
             raise GorilaError(f"environment {self._name}: one of its processes has died") from error
+
+
+@contextlib.contextmanager
+def _without_main_module() -> Iterator[None]:
+    """Processes that are spawned meanwhile do not run their parent's main module again.
+
+    They would for the sake of pickled objects that are defined in it, which none of ours is. But the programs
+    import jax, which each process would load, and a script may not expect to be run twice.
+    """
+    with _MAIN_MODULE:  # or another thread would take the empty one for the module to put back
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main

@@ -3,13 +3,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import types
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
+import psutil
 import pytest
 from gymnasium.vector import AutoresetMode
 
+from benchmarks.scaling import loaded_jax
 from gorila_jax.config import CHOICES, EnvironmentConfig
 from gorila_jax.environments import environment_spec, make_environment
 from gorila_jax.environments.gymnasium import EnvironmentMaker, GymnasiumEnvironment, SerialVectorEnv
@@ -238,6 +242,50 @@ def test_processes_are_closed_with_a_bad_step_under_way(monkeypatch, factory):
         environment.close()
         environment.close()
         assert not any(process.is_alive() for process in environment._vector.processes)
+
+
+def main_module(path: Path, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """Makes a script of this path, which would be run by spawned processes, this process's main module."""
+    main = types.ModuleType("__main__")
+    main.__file__ = str(path)
+    exec(path.read_text(), main.__dict__)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    return main
+
+
+def test_processes_do_not_load_jax_with_the_main_module(tmp_path, monkeypatch):
+    script = tmp_path / "script.py"
+    script.write_text("import jax\n")
+    main = main_module(script, monkeypatch)
+    environment = make(WALK, gymnasium_workers="processes")
+    assert sys.modules["__main__"] is main
+    try:
+        environment.reset()
+        for process in environment._vector.processes:
+            assert not loaded_jax(psutil.Process(process.pid))
+    finally:
+        environment.close()
+
+
+def test_the_main_module_is_back_after_processes_that_do_not_start(tmp_path, monkeypatch):
+    (tmp_path / "only_here.py").write_text(
+        f"import os\nfrom {HERE} import Walk\n\n"
+        f"def make():\n    return Walk() if os.getpid() == {os.getpid()} else os._exit(3)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    main = sys.modules["__main__"]
+    with pytest.raises(GorilaError, match="only_here:make: one of its processes has died"):
+        make("only_here:make", gymnasium_workers="processes")
+    assert sys.modules["__main__"] is main
+
+
+def test_processes_know_a_factory_of_the_main_module(tmp_path, monkeypatch):
+    script = tmp_path / "script.py"
+    script.write_text(f"from {HERE} import Walk\n\ndef make():\n    return Walk()\n")
+    main_module(script, monkeypatch)
+    serial = play(make("__main__:make"), steps=5)
+    assert same(serial, play(make("__main__:make", gymnasium_workers="processes"), steps=5))
 
 
 @pytest.mark.parametrize("workers", WORKERS)
