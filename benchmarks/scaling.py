@@ -5,6 +5,9 @@
 Each environment is a robot of 64 sensors whose step takes 50 ms of wall clock (a real sleep) and no work. A
 whole actor drives 1, 4, 16 and 64 of them through the Gymnasium adapter: policy, accumulator and replay
 writer, no learner. The efficiency of n is what n of them reach, over n times what one does.
+
+Each robot has a thread, which suits those that wait. `--workers=processes` gives each a process, and tells
+what a process weighs.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ from gorila_jax.types import ConfigError
 
 COUNTS = flags.DEFINE_list("environment_counts", ["1", "4", "16", "64"], "environments of one actor; 1 first")
 WORKERS = flags.DEFINE_enum(
-    "workers", "processes", CHOICES["env.gymnasium_workers"], "what an environment runs in"
+    "workers", "threads", CHOICES["env.gymnasium_workers"], "what an environment runs in"
 )
 BACKEND = flags.DEFINE_enum("backend", "auto", CHOICES["replay.backend"], "replay that the actor feeds")
 
@@ -103,7 +106,7 @@ def start_actor(count: int, stack: contextlib.ExitStack) -> tuple[Arm, dict[str,
     plan = make_plan(config)
     before, begin = {process.pid for process in workers()}, time.perf_counter()
     act = lone_actor(config, plan, stack)
-    act()  # the first step waits until every worker is there
+    act()  # the first step waits until every environment is there
     start: dict[str, float] = {"seconds": time.perf_counter() - begin}
     own = [process for process in workers() if process.pid not in before]
     if own:
@@ -127,7 +130,7 @@ def processor_seconds(own: Sequence[psutil.Process]) -> float:
 
 
 def workers() -> list[psutil.Process]:
-    """The processes that run environments."""
+    """The processes that run environments: none where threads do."""
     return [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
 
 
