@@ -81,8 +81,8 @@ class Environment(Protocol):
         """Starts every environment anew; `first` is true everywhere."""
 
     def send(self, actions: np.ndarray) -> None:
-        """Starts a step with `actions` [E] int32, and returns at once where the environments run on threads
-        or processes of their own. After an end the next step ignores that environment's action."""
+        """Starts a step with `actions` [E] int32, and does not wait for its end where the environments run on
+        threads or processes of their own. After an end the next step ignores that environment's action."""
 
     def recv(self) -> EnvironmentStep:
         """Waits for the step that `send` started."""

@@ -97,11 +97,9 @@ def makers(machine: Machine, size: int) -> list[Callable[[], gymnasium.Env]]:
 
 @pytest.fixture
 def machine() -> Iterator[Machine]:
-    before = threads()
     machine = Machine()
     yield machine
     machine.released.set()
-    join(threads() - before)
 
 
 def test_all_steps_run_at_once_and_beside_the_caller(machine):
