@@ -16,7 +16,6 @@ Measured in one process, in turns, so that every part meets the same machine:
 from __future__ import annotations
 
 import contextlib
-import os
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -35,6 +34,7 @@ from benchmarks.interleaved import (
 from benchmarks.report import make_table, report, run
 from benchmarks.road_flags import AGENT, ENVIRONMENT, NUM_ENVIRONMENTS, PRESET, REPLAY_BACKEND
 from gorila_jax.config import Config, override
+from gorila_jax.environments.threads import usable_cores
 from gorila_jax.runtime.configure import make_config
 from gorila_jax.runtime.system import choose_backend
 from gorila_jax.runtime.train import Plan, make_plan
@@ -44,11 +44,10 @@ CAPACITY_TRANSITIONS = 20_000
 LEARNING_STARTS_TRANSITIONS = 1_000
 
 
-
 def main() -> None:
     config = _config()
     plan = make_plan(config)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     threads = min(config.env.num_threads or cores, config.env.num_environments)
     counts = {1, max(1, cores // 2), cores, 2 * cores, threads}
     thread_counts = sorted(count for count in counts if count <= config.env.num_environments)

@@ -79,14 +79,12 @@ def main() -> None:
         raise ConfigError(f"--directory={directory} exists already, and this measures runs from their start")
     directory.mkdir(parents=True, exist_ok=True)
     runs = {seed: solve(seed, directory / f"seed_{seed}") for seed in seeds}
-    slowest, least = [
-        None if None in values else pick(values)
-        for pick, name in ((max, "minutes_to_goal"), (min, "mean_return"))
-        for values in [[figures[name] for figures in runs.values()]]
-    ]
+    solved = all(run["minutes_to_goal"] is not None for run in runs.values())
     figures = {
-        "minutes_to_18" if GOAL.value == 18 else "minutes_to_goal": slowest,
-        "mean_return": least,
+        "minutes_to_18" if GOAL.value == 18 else "minutes_to_goal": (
+            max(run["minutes_to_goal"] for run in runs.values()) if solved else None
+        ),
+        "mean_return": min(run["mean_return"] for run in runs.values()) if solved else None,
         "seeds": {str(seed): figures for seed, figures in runs.items()},
     }
     shown = (
@@ -107,12 +105,14 @@ def main() -> None:
         for name in ("samples_per_insert_of_asked", "resident_growth_since_full")
         if run[name] is not None
     }
-    title = (
-        f"{(AGENT.value or 'apex')} on {ENVIRONMENT.value}, to {GOAL.value:g}: the runs are in {directory}"
-    )
+    title = f"{agent()} on {ENVIRONMENT.value}, to {GOAL.value:g}: the runs are in {directory}"
     report(
         "pong", make_table(title, ("run", *(name.replace("_", " ") for name in shown)), rows), ratios, figures
     )
+
+
+def agent() -> str:
+    return AGENT.value or "apex"
 
 
 def solve(seed: int, workdir: Path) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def train_to_goal(seed: int, workdir: Path) -> tuple[list[dict[str, Any]], list[
         sys.executable,
         "-m",
         "launchers.train",
-        f"--agent={(AGENT.value or 'apex')}",
+        f"--agent={agent()}",
         f"--environment={ENVIRONMENT.value}",
         f"--seed={seed}",
         f"--workdir={workdir}",
@@ -310,7 +310,7 @@ def plot(seed: int, workdir: Path, evaluations: Sequence[Mapping[str, Any]], pat
     axes.axhline(GOAL.value, color="black", linewidth=0.8, linestyle=":")
     axes.set_xlabel("minutes since the start of the process")
     axes.set_ylabel("raw return per game")
-    axes.set_title(f"{(AGENT.value or 'apex')} on {ENVIRONMENT.value}, seed {seed}")
+    axes.set_title(f"{agent()} on {ENVIRONMENT.value}, seed {seed}")
     axes.grid(alpha=0.3)
     axes.legend()
     figure.savefig(path, dpi=120)
