@@ -14,9 +14,7 @@ import contextlib
 import json
 import subprocess
 import sys
-import threading
 import uuid
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import haiku as hk
@@ -24,7 +22,7 @@ import jax
 import numpy as np
 from absl import flags
 
-from benchmarks.arms import update_arm
+from benchmarks.arms import ENDLESS, TICK_S, update_arm
 from benchmarks.interleaved import (
     COLUMNS,
     ROUNDS,
@@ -47,8 +45,10 @@ from gorila_jax.learner.priorities import PriorityWriter
 from gorila_jax.parameter_server import make_parameter_server
 from gorila_jax.replay import make_replay
 from gorila_jax.runtime.configure import make_config
+from gorila_jax.runtime.coordinator import Coordinator
 from gorila_jax.runtime.devices import prefer_fast_cpu_runtime
 from gorila_jax.runtime.system import choose_backend, table_spec
+from gorila_jax.runtime.threads import run_threads
 from gorila_jax.runtime.train import Plan, make_plan
 from gorila_jax.types import EnvironmentSpec, GorilaError, Network
 
@@ -58,7 +58,6 @@ TRANSITIONS = flags.DEFINE_integer("transitions", 4_000, "in replay, from random
 CASES = {"nature_128": ("paper", 128), "small_32": ("small", 32)}
 """Name to preset, whose network it is, and batch size."""
 
-STEP_TIMEOUT_S = 0.2
 PATIENCE_S = 60.0
 
 
@@ -184,9 +183,18 @@ def live_arm(config: Config, plan: Plan, stack: contextlib.ExitStack) -> Arm:
         return 1
 
     def measure(seconds: float) -> dict[str, float]:
-        with stepping([prefetcher.step, priority_writer.step]):
+        stop = Coordinator(ENDLESS)
+        figures = {}
+
+        def tick() -> None:
             update()  # the first one waits for the first batch
-            return {"live": per_second(update, seconds, settle=server.status)}
+            figures["live"] = per_second(update, seconds, settle=server.status)
+            stop.stop("budget")
+
+        run_threads({"prefetcher": prefetcher, "priority_writer": priority_writer}, stop, tick, TICK_S)
+        if stop.failure is not None:
+            raise stop.failure
+        return figures
 
     return measure
 
@@ -204,32 +212,6 @@ def fill(config: Config, plan: Plan, writer: Any) -> None:
             accumulator.observe(actions, q_taken, environment.step(actions), values)
             if not writer.ready(PATIENCE_S):
                 raise GorilaError(f"replay took no more items for {PATIENCE_S:g} s")
-
-
-@contextlib.contextmanager
-def stepping(steps: Sequence[Callable[[float], bool]]) -> Any:
-    """Calls each of `steps` over and over in a thread of its own, as a run does, while the body runs."""
-    stopped = threading.Event()
-    failures: list[BaseException] = []
-
-    def loop(step: Callable[[float], bool]) -> None:
-        try:
-            while not stopped.is_set():
-                step(STEP_TIMEOUT_S)
-        except BaseException as failure:
-            failures.append(failure)
-
-    threads = [threading.Thread(target=loop, args=(step,)) for step in steps]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stopped.set()
-        for thread in threads:
-            thread.join()
-    if failures:
-        raise failures[0]
 
 
 def plain_nature_network(config: Config, spec: EnvironmentSpec) -> Network:
