@@ -9,25 +9,22 @@ import time
 import uuid
 from typing import NamedTuple
 
-import flax.jax_utils
 import jax
 import numpy as np
 
 from benchmarks.interleaved import Arm, per_second
 from benchmarks.lone_actor import lone_actor
-from benchmarks.resident_batch import random_observations, resident_batch
+from benchmarks.resident_batch import random_observations, resident_batch, resident_learner
 from gorila_jax.actor.policy import make_policy
 from gorila_jax.config import Config
 from gorila_jax.environments import make_environment
 from gorila_jax.environments.pool import PoolEnvironment
-from gorila_jax.learner.gradients import make_gradient_fn
 from gorila_jax.parameter_server import make_parameter_server
-from gorila_jax.rl import guards
 from gorila_jax.runtime.coordinator import Coordinator
 from gorila_jax.runtime.system import System, build_system
 from gorila_jax.runtime.threads import run_threads
 from gorila_jax.runtime.train import Plan
-from gorila_jax.types import ConfigError, GorilaError, Gradient, Parameters
+from gorila_jax.types import ConfigError, GorilaError
 
 ENDLESS = sys.maxsize  # steps
 SETTLING_UPDATES = 20  # of the whole system at the start of every round, not measured
@@ -92,28 +89,19 @@ def actor_arm(config: Config, plan: Plan, stack: contextlib.ExitStack) -> Arm:
 
 
 def update_arm(config: Config, plan: Plan) -> Arm:
-    """One learner's gradient and its push, on one resident batch; the host stays one update ahead.
+    """One learner's updates, on one resident batch.
 
     Learners with devices of their own multiply what is possible; those that share one do not.
     """
     devices = plan.topology.learner_devices[0]
     network = plan.recipe.network(config, plan.spec)
-    parameters: Parameters = network.init(jax.random.PRNGKey(0))
-    server = make_parameter_server(parameters, config.parameter_server, [devices])
-    gradient_fn = make_gradient_fn(plan.recipe.loss(config, network), config.learner, devices)
-    guard = flax.jax_utils.replicate(guards.initial_guard_state(), devices)
+    server = make_parameter_server(network.init(jax.random.PRNGKey(0)), config.parameter_server, [devices])
     batch = resident_batch(config, plan, devices)
+    learner = resident_learner(config, plan.recipe.loss(config, network), devices, batch, server)
     shares = len(set(plan.topology.learner_devices))
 
     def update() -> int:
-        nonlocal guard
-        snapshot = server.pull(0)
-        parameters, target = snapshot.parameters, snapshot.target_parameters
-        output = gradient_fn(parameters, target, guard, batch.steps, batch.weights)
-        server.push(0, Gradient(snapshot.version, output.gradients, output.finite, output.outlier))
-        jax.block_until_ready(guard)  # which the update before this one gave
-        guard = output.guard
-        return shares
+        return shares * learner.step(0.0)
 
     return lambda seconds: {"bare_updates_per_second": per_second(update, seconds, settle=server.status)}
 

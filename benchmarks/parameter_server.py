@@ -20,7 +20,6 @@ Many learners, over S shards:
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -48,7 +47,7 @@ from benchmarks.interleaved import (
 )
 from benchmarks.number_lists import whole_numbers
 from benchmarks.report import make_table, report, run
-from benchmarks.resident_batch import resident_batch
+from benchmarks.resident_batch import resident_batch, resident_learner
 from gorila_jax.config import Config, override
 from gorila_jax.learner.gradients import make_gradient_fn
 from gorila_jax.learner.learner import Learner
@@ -136,27 +135,16 @@ def make_case(name: str) -> Case:
     )
 
 
-def make_learner(case: Case, server: ParameterServer, index: int) -> Learner:
-    return Learner(
-        case.config.learner,
-        case.loss_fn,
-        case.devices,
-        next_batch=lambda timeout_s: case.batch,
-        pull=functools.partial(server.pull, index),
-        push=functools.partial(server.push, index),
-    )
+def make_learner(case: Case, server: ParameterServer, index: int = 0) -> Learner:
+    return resident_learner(case.config, case.loss_fn, case.devices, case.batch, server, index)
 
 
 def server_arm(case: Case) -> Arm:
-    """A learner as in a run. It reads the numbers of an update while the next one runs."""
     server = make_parameter_server(case.parameters, case.config.parameter_server, [case.devices])
-    learner = make_learner(case, server, 0)
-
-    def update() -> int:
-        learner.step(0.0)
-        return 1
-
-    return lambda seconds: update_figures("server", case, update, seconds, server.status)
+    learner = make_learner(case, server)
+    return lambda seconds: update_figures(
+        "server", case, lambda: int(learner.step(0.0)), seconds, server.status
+    )
 
 
 def fused_arm(case: Case) -> Arm:

@@ -1,17 +1,20 @@
-"""A batch of random numbers that lies on a learner's devices: what updates are measured with."""
+"""A batch of random numbers that lies on a learner's devices, and a learner that has no other."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import jax
 import numpy as np
 
 from gorila_jax.config import Config
+from gorila_jax.learner.gradients import LossFn
+from gorila_jax.learner.learner import Learner
 from gorila_jax.learner.prefetch import DeviceBatch, Prefetcher
 from gorila_jax.runtime.train import Plan
-from gorila_jax.types import Batch, SampleInfo, Step
+from gorila_jax.types import Batch, ParameterServer, SampleInfo, Step
 
 
 def resident_batch(config: Config, plan: Plan, devices: Sequence[jax.Device]) -> DeviceBatch:
@@ -31,6 +34,28 @@ def resident_batch(config: Config, plan: Plan, devices: Sequence[jax.Device]) ->
     batch = Prefetcher(learner, devices, lambda timeout_s: Batch(steps, info)).next_batch(0.0)
     assert batch is not None
     return batch
+
+
+def resident_learner(
+    config: Config,
+    loss_fn: LossFn,
+    devices: Sequence[jax.Device],
+    batch: DeviceBatch,
+    server: ParameterServer,
+    index: int = 0,
+) -> Learner:
+    """Learner `index` of `server` as in a run, but that it always has the same batch and sends no priorities.
+
+    It reads the numbers of an update while the next one runs: the host stays one update ahead.
+    """
+    return Learner(
+        config.learner,
+        loss_fn,
+        devices,
+        next_batch=lambda timeout_s: batch,
+        pull=functools.partial(server.pull, index),
+        push=functools.partial(server.push, index),
+    )
 
 
 def random_observations(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
