@@ -12,20 +12,17 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from typing import Any
 
 from benchmarks.arms import actor_arm, envpool_arm, envpool_figure, policy_arm
 from benchmarks.interleaved import (
-    COLUMNS,
     ROUNDS,
     SECONDS,
     Ratio,
     measure_in_turns,
     median_ratios,
-    summary,
-    table_rows,
+    report_rounds,
 )
-from benchmarks.report import make_table, report, run
+from benchmarks.report import run
 from benchmarks.road_flags import ENVIRONMENT, NUM_ENVIRONMENTS, PRESET, REPLAY_BACKEND
 from gorila_jax.environments.threads import usable_cores
 from gorila_jax.runtime.configure import make_config
@@ -64,11 +61,8 @@ def main() -> None:
     ]
     wanted = {"actor_of_bound": Ratio(actor, "bound_frames_per_second", "the bound")}
     ratios = median_ratios(rounds, wanted)
-    figures: dict[str, Any] = {name: summary(values) for name, values in rounds.items()}
-    figures["actor_steps_per_second"] = statistics.median(rounds[actor]) / plan.spec.frames_per_step
-    figures["settings"] = {
-        "rounds": ROUNDS.value,
-        "seconds": SECONDS.value,
+    steps = {"actor_steps_per_second": statistics.median(rounds[actor]) / plan.spec.frames_per_step}
+    settings = {
         "environment": config.environment,
         "num_environments": config.env.num_environments,
         "threads": threads,
@@ -77,9 +71,9 @@ def main() -> None:
     }
     title = (
         f"an actor of apex on {config.environment}: {config.env.num_environments} environments in {threads} "
-        f"threads, replay {choose_backend(config)}; medians of {ROUNDS.value} x {SECONDS.value:g} s"
+        f"threads, replay {choose_backend(config)}"
     )
-    report("actor", make_table(title, COLUMNS, table_rows(rounds, ratios, wanted)), ratios, figures)
+    report_rounds("actor", title, rounds, ratios, wanted, settings, steps)
 
 
 if __name__ == "__main__":

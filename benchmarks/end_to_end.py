@@ -13,20 +13,18 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from typing import Any
 
 from benchmarks.arms import envpool_arm, envpool_figure, policy_arm, system_arm, update_arm
 from benchmarks.interleaved import (
-    COLUMNS,
     ROUNDS,
     SECONDS,
     Ratio,
     measure_in_turns,
     median_ratios,
+    report_rounds,
     summary,
-    table_rows,
 )
-from benchmarks.report import make_table, report, run
+from benchmarks.report import run
 from benchmarks.road_flags import ENVIRONMENT, PRESET, REPLAY_BACKEND
 from gorila_jax.environments.threads import usable_cores
 from gorila_jax.runtime.configure import make_config
@@ -91,11 +89,7 @@ def main() -> None:
     ratios["useful_share"] = statistics.median(useful)
     measured = statistics.median(rounds["system_samples_per_insert"])
     ratios["samples_per_insert_error"] = abs(measured / asked - 1)
-    figures: dict[str, Any] = {name: summary(values) for name, values in rounds.items()}
-    figures["useful_share"] = summary(useful)
-    figures["settings"] = {
-        "rounds": ROUNDS.value,
-        "seconds": SECONDS.value,
+    settings = {
         "environment": config.environment,
         "preset": config.preset,
         "num_environments": config.env.num_environments,
@@ -105,10 +99,11 @@ def main() -> None:
         "replay": choose_backend(config),
     }
     title = (
-        f"apex on {config.environment}, preset {config.preset}, replay {choose_backend(config)}; medians of "
-        f"{ROUNDS.value} x {SECONDS.value:g} s: {ratios['useful_share']:.1%} of the machine does useful work"
+        f"apex on {config.environment}, preset {config.preset}, replay {choose_backend(config)}: "
+        f"{ratios['useful_share']:.1%} of the machine does useful work"
     )
-    report("end_to_end", make_table(title, COLUMNS, table_rows(rounds, ratios, wanted)), ratios, figures)
+    more = {"useful_share": summary(useful)}
+    report_rounds("end_to_end", title, rounds, ratios, wanted, settings, more)
 
 
 if __name__ == "__main__":

@@ -22,16 +22,14 @@ from typing import Any
 
 from benchmarks.arms import actor_arm, envpool_arm, envpool_figure, policy_arm, system_arm, update_arm
 from benchmarks.interleaved import (
-    COLUMNS,
     ROUNDS,
     SECONDS,
     Ratio,
     measure_in_turns,
     median_ratios,
-    summary,
-    table_rows,
+    report_rounds,
 )
-from benchmarks.report import make_table, report, run
+from benchmarks.report import run
 from benchmarks.road_flags import AGENT, ENVIRONMENT, NUM_ENVIRONMENTS, PRESET, REPLAY_BACKEND
 from gorila_jax.config import Config, override
 from gorila_jax.environments.threads import usable_cores
@@ -68,15 +66,11 @@ def main() -> None:
     if config.replay.samples_per_insert:
         measured = statistics.median(rounds["system_samples_per_insert"])
         ratios["system_samples_per_insert_over_setting"] = measured / config.replay.samples_per_insert
-    figures: dict[str, Any] = {name: summary(values) for name, values in rounds.items()}
-    figures["settings"] = settings(config, plan, threads)
     title = (
         f"{config.agent} on {config.environment}, preset {config.preset}: {config.env.num_environments} "
-        f"environments in {threads} threads, replay {choose_backend(config)}; medians of {ROUNDS.value} x "
-        f"{SECONDS.value:g} s"
+        f"environments in {threads} threads, replay {choose_backend(config)}"
     )
-    table = make_table(title, COLUMNS, table_rows(rounds, ratios, wanted))
-    report("frames_per_second", table, ratios, figures)
+    report_rounds("frames_per_second", title, rounds, ratios, wanted, settings(config, plan, threads))
 
 
 def _config() -> Config:
@@ -134,8 +128,6 @@ def settings(config: Config, plan: Plan, num_threads: int) -> dict[str, Any]:
         "n_steps": config.learner.n_steps,
         "samples_per_insert": config.replay.samples_per_insert,
         "capacity_transitions": config.replay.capacity_transitions,
-        "rounds": ROUNDS.value,
-        "seconds": SECONDS.value,
     }
 
 

@@ -11,9 +11,11 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from absl import flags
+
+from benchmarks.report import make_table, report
 
 ROUNDS = flags.DEFINE_integer("rounds", 5, "rounds; in each of them every part is measured once", 1)
 SECONDS = flags.DEFINE_float("seconds", 3.0, "seconds per part and round", 0.01)
@@ -98,3 +100,40 @@ def table_rows(rounds: Rounds, ratios: Mapping[str, float], taken: Mapping[str, 
         ]
         rows.append([figure.replace("_", " "), *numbers, "\n".join(shares)])
     return rows
+
+
+def report_rounds(
+    name: str,
+    title: str,
+    rounds: Rounds,
+    ratios: Mapping[str, float],
+    taken: Mapping[str, Ratio],
+    settings: Mapping[str, Any],
+    more: Mapping[str, Any] | None = None,
+) -> None:
+    """How a benchmark ends whose table has a row per figure.
+
+    Args:
+      name, title: of the benchmark and of its table; how it was measured is added to `title`.
+      taken: those of `ratios` that stand beside the figures.
+      settings: what has to be equal for two sets of figures to be comparable, but for rounds and seconds.
+      more: figures that are in no round.
+    """
+    figures = {figure: summary(values) for figure, values in rounds.items()} | dict(more or {})
+    report_medians(name, title, COLUMNS, table_rows(rounds, ratios, taken), ratios, figures, settings)
+
+
+def report_medians(
+    name: str,
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    ratios: Mapping[str, float],
+    figures: Mapping[str, Any],
+    settings: Mapping[str, Any],
+) -> None:
+    """As `report_rounds`, with a table and figures of its own."""
+    measured = {"rounds": ROUNDS.value, "seconds": SECONDS.value}
+    title = f"{title}; medians of {ROUNDS.value} x {SECONDS.value:g} s"
+    figures = {**figures, "settings": {**settings, **measured}}
+    report(name, make_table(title, columns, rows), ratios, figures)

@@ -24,7 +24,6 @@ from absl import flags
 
 from benchmarks.arms import ENDLESS, TICK_S, update_arm
 from benchmarks.interleaved import (
-    COLUMNS,
     ROUNDS,
     SECONDS,
     Arm,
@@ -32,10 +31,9 @@ from benchmarks.interleaved import (
     measure_in_turns,
     median_ratios,
     per_second,
-    summary,
-    table_rows,
+    report_rounds,
 )
-from benchmarks.report import make_table, report, run
+from benchmarks.report import run
 from benchmarks.road_flags import REPLAY_BACKEND
 from gorila_jax.config import Config
 from gorila_jax.environments import make_environment
@@ -58,6 +56,8 @@ TRANSITIONS = flags.DEFINE_integer("transitions", 4_000, "in replay, from random
 CASES = {"nature_128": ("paper", 128), "small_32": ("small", 32)}
 """Name to preset, whose network it is, and batch size."""
 
+SPACE_TO_DEPTH = "space_to_depth_updates_per_second"
+PLAIN_CONVOLUTIONS = "plain_convolutions_updates_per_second"
 PATIENCE_S = 60.0
 
 
@@ -71,29 +71,25 @@ def main() -> None:
         for name, (preset, batch_size) in CASES.items():
             config = config_of(preset, batch_size)
             plan = make_plan(config)
-            arms.append(renamed(update_arm(config, plan), f"{name}_resident"))
-            arms.append(renamed(live_arm(config, plan, stack), f"{name}_live"))
+            arms.append(renamed(update_arm(config, plan), updates_figure(f"{name}_resident")))
+            arms.append(renamed(live_arm(config, plan, stack), updates_figure(f"{name}_live")))
         rounds = measure_in_turns(arms, ROUNDS.value, SECONDS.value)
     wanted = {
-        f"{name}_live_of_resident": Ratio(f"{name}_live", f"{name}_resident", "resident") for name in CASES
+        f"{name}_live_of_resident": Ratio(
+            updates_figure(f"{name}_live"), updates_figure(f"{name}_resident"), "resident"
+        )
+        for name in CASES
     }
     ratios = median_ratios(rounds, wanted)
     ratios["live_of_resident"] = min(ratios.values())
     convolutions = convolutions_in_a_child()
-    speedup = {"space_to_depth_speedup": Ratio("space_to_depth", "plain_convolutions", "plain")}
+    speedup = {"space_to_depth_speedup": Ratio(SPACE_TO_DEPTH, PLAIN_CONVOLUTIONS, "plain")}
     ratios |= median_ratios(convolutions, speedup)
-    figures: dict[str, Any] = {
-        f"{name}_updates_per_second": summary(rows) for name, rows in (rounds | convolutions).items()
-    }
-    figures["settings"] = {
-        "rounds": ROUNDS.value,
-        "seconds": SECONDS.value,
+    settings = {
         "transitions": TRANSITIONS.value,
         "replay": choose_backend(config_of(*CASES["nature_128"])),
     }
-    title = f"updates per second of apex's learner; medians of {ROUNDS.value} x {SECONDS.value:g} s"
-    rows = table_rows(rounds | convolutions, ratios, wanted | speedup)
-    report("learner", make_table(title, COLUMNS, rows), ratios, figures)
+    report_rounds("learner", "apex's learner", rounds | convolutions, ratios, wanted | speedup, settings)
 
 
 def convolutions_in_a_child() -> dict[str, list[float]]:
@@ -120,10 +116,14 @@ def measure_convolutions() -> dict[str, list[float]]:
     plan = make_plan(config)
     plain = plan._replace(recipe=plan.recipe._replace(network=plain_nature_network))
     arms = [
-        renamed(update_arm(config, plan), "space_to_depth"),
-        renamed(update_arm(config, plain), "plain_convolutions"),
+        renamed(update_arm(config, plan), SPACE_TO_DEPTH),
+        renamed(update_arm(config, plain), PLAIN_CONVOLUTIONS),
     ]
     return measure_in_turns(arms, ROUNDS.value, SECONDS.value)
+
+
+def updates_figure(arm: str) -> str:
+    return f"{arm}_updates_per_second"
 
 
 def config_of(preset: str, batch_size: int) -> Config:

@@ -33,7 +33,6 @@ from absl import flags
 from jax.flatten_util import ravel_pytree
 
 from benchmarks.interleaved import (
-    COLUMNS,
     ROUNDS,
     SECONDS,
     Arm,
@@ -42,11 +41,10 @@ from benchmarks.interleaved import (
     measure_speed,
     median_ratios,
     per_second,
-    summary,
-    table_rows,
+    report_rounds,
 )
 from benchmarks.number_lists import whole_numbers
-from benchmarks.report import make_table, report, run
+from benchmarks.report import run
 from benchmarks.resident_batch import resident_batch, resident_learner
 from gorila_jax.config import Config, override
 from gorila_jax.learner.gradients import make_gradient_fn
@@ -101,17 +99,12 @@ def main() -> None:
     wanted = ratios_to_take([case.name for case in cases], sharded.name, shards, learners)
     ratios = median_ratios(rounds, wanted)
     worst = min(ratios[f"{OF_FUSED}_{case.name}"] for case in cases)
-    figures: dict[str, Any] = {name: summary(values) for name, values in rounds.items()}
-    figures["settings"] = settings(cases, sharded)
     title = (
         f"Parameter server on {sharded.devices[0].device_kind}; one learner: {', '.join(CASES.value)}; many: "
-        f"{sharded.name}; medians of {ROUNDS.value} x {SECONDS.value:g} s"
+        f"{sharded.name}"
     )
-    report(
-        "parameter_server",
-        make_table(title, COLUMNS, table_rows(rounds, ratios, wanted)),
-        {OF_FUSED: worst, **ratios},
-        figures,
+    report_rounds(
+        "parameter_server", title, rounds, {OF_FUSED: worst, **ratios}, wanted, settings(cases, sharded)
     )
 
 
@@ -333,8 +326,6 @@ def settings(cases: Sequence[Case], sharded: Case) -> dict[str, Any]:
     return {
         "cases": {case.name: settings_of(case) for case in cases},
         "sharded": {"case": sharded.name, **settings_of(sharded)},
-        "rounds": ROUNDS.value,
-        "seconds": SECONDS.value,
     }
 
 

@@ -40,11 +40,12 @@ from benchmarks.interleaved import (
     measure_in_turns,
     measure_speed,
     median_ratios,
+    report_medians,
     summary,
     table_rows,
 )
 from benchmarks.number_lists import whole_numbers
-from benchmarks.report import make_table, report, run
+from benchmarks.report import run
 from gorila_jax.replay import make_replay, reverb_available, step_signature
 from gorila_jax.replay.signature import row_bytes
 from gorila_jax.replay.table import TableSpec
@@ -96,13 +97,13 @@ def main() -> None:
         figures[figure] = summary(values) | more
         lines.append([*line[:-1], *(f"{value:,.0f}" for value in more.values()), line[-1]])
     lines += [[name, "not installed"] for name in ("reverb", *PEERS) if name not in names]
-    figures["settings"] = settings(table)
     title = (
         f"Replay: rows of {row_bytes(table.signature):,} bytes, items of {table.window_steps} rows, "
-        f"{STREAMS} streams, {table.capacity_items:,} items; medians of {ROUNDS.value} x {SECONDS.value:g} s"
+        f"{STREAMS} streams, {table.capacity_items:,} items"
     )
     columns = (*COLUMNS[:-1], "MB/s", "µs each", COLUMNS[-1])
-    report("replay", make_table(title, columns, lines), {**worst_ratios(ratios), **ratios}, figures)
+    ratios = {**worst_ratios(ratios), **ratios}
+    report_medians("replay", title, columns, lines, ratios, figures, settings(table))
 
 
 def make_table_spec(capacity_items: int) -> TableSpec:
@@ -364,8 +365,6 @@ def settings(table: TableSpec) -> dict[str, Any]:
         "capacity_items": table.capacity_items,
         "streams": STREAMS,
         "peers": {peer: importlib.metadata.version(peer) if installed(peer) else None for peer in PEERS},
-        "rounds": ROUNDS.value,
-        "seconds": SECONDS.value,
     }
 
 

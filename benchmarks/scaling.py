@@ -31,12 +31,13 @@ from benchmarks.interleaved import (
     measure_speed,
     median_ratios,
     per_second,
+    report_medians,
     summary,
     table_rows,
 )
 from benchmarks.lone_actor import lone_actor
 from benchmarks.number_lists import whole_numbers
-from benchmarks.report import make_table, report, run
+from benchmarks.report import run
 from benchmarks.slow_environment import STEP_S
 from gorila_jax.config import CHOICES, Config
 from gorila_jax.runtime.configure import make_config
@@ -73,12 +74,11 @@ def main() -> None:
     for name, values in starts.items():
         lines += [[f"{name} {what}".replace("_", " "), f"{value:,.4g}"] for what, value in values.items()]
     figures: dict[str, Any] = {name: summary(values) for name, values in rounds.items()}
-    figures["settings"] = settings(counts)
+    backend = settings(counts)["replay_backend"]
     title = (
-        f"An actor of robots that take {STEP_S * 1000:g} ms per step, in {WORKERS.value}; replay "
-        f"{figures['settings']['replay_backend']}; medians of {ROUNDS.value} x {SECONDS.value:g} s"
+        f"An actor of robots that take {STEP_S * 1000:g} ms per step, in {WORKERS.value}; replay {backend}"
     )
-    report("scaling", make_table(title, COLUMNS, lines), ratios, figures | starts)
+    report_medians("scaling", title, COLUMNS, lines, ratios, figures | starts, settings(counts))
 
 
 def make_actor_config(count: int) -> Config:
@@ -179,8 +179,6 @@ def settings(counts: Sequence[int]) -> dict[str, Any]:
         "hidden_units": list(config.network.hidden_units),
         "n_steps": config.learner.n_steps,
         "parameter_period_steps": config.actor.parameter_period_steps,
-        "rounds": ROUNDS.value,
-        "seconds": SECONDS.value,
     }
 
 
