@@ -119,11 +119,12 @@ def test_rewards_count_in_priorities_as_they_do_in_the_loss():
     assert recorder.items[0].steps.reward[2:].tolist() == [100, -100]  # stored as they were
 
 
-def test_nothing_of_the_episode_before_is_in_a_priority():
-    one, other = [episode(2, reward=50.0), episode(3)], [episode(3)]
-    first, second = play([one], 6, n_steps=3), play([other], 3, n_steps=3, offset=0)
-    # The second episode of `one` shows the numbers 3 to 6, that of `other` 0 to 3; only the last step ends.
-    assert first.items[-1].priority == second.items[-1].priority
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_nothing_of_the_episode_before_is_in_a_priority(length):
+    recorder = play([[episode(2, reward=50.0), episode(length)]], 3 + length, n_steps=3)
+    assert [item.priority for item in recorder.items[2:]] == pytest.approx(
+        [sum(GAMMA**k for k in range(left)) + 1e-6 for left in range(length, 0, -1)]
+    )
 
 
 @pytest.mark.parametrize("reward", [np.nan, np.inf])
