@@ -15,6 +15,8 @@ PLATFORM := Linux x86_64
 
 RUN := .venv/bin/python -m
 RUN_NEWEST := .venv-newest/bin/python -m
+# Two files of tests at a time: most of them wait, for processes or for a compiler that uses one core.
+PYTEST := pytest --numprocesses=2 --dist=loadfile
 
 .PHONY: help
 help: ## List the targets
@@ -26,11 +28,11 @@ train: .venv/.installed ## Train Ape-X on Pong in runs/pong; again: resume (ARGS
 
 .PHONY: test
 test: .venv/.installed ## Run all tests (ARGS="tests/rl -k returns")
-	$(RUN) pytest $(ARGS)
+	$(RUN) $(PYTEST) $(ARGS)
 
 .PHONY: test-newest
 test-newest: .venv-newest/.installed ## Run all tests that need no Reverb, on the newest jax
-	$(RUN_NEWEST) pytest -m "not reverb" $(ARGS)
+	$(RUN_NEWEST) $(PYTEST) -m "not reverb" $(ARGS)
 
 .PHONY: lint
 lint: .venv/.installed ## Check style, types and the import contract
