@@ -53,7 +53,7 @@ def test_an_item_is_the_last_rows_of_its_stream(open_replay):
 
 
 def test_many_short_episodes_beside_a_long_one(open_replay):
-    """The rows of a stream that goes on stay within reach, however many the other streams add meanwhile."""
+    """Items of a stream that goes on are whole, however many rows the other streams add meanwhile."""
     window, streams = 4, 6
     replay = open_replay(table(window=window, capacity=1_000))
     writer = replay.writer(0, streams)
@@ -68,6 +68,10 @@ def test_many_short_episodes_beside_a_long_one(open_replay):
             writer.insert(0, 1.0)
     assert writer.ready(10.0)
     assert replay.status(0).inserted_items == (200 - window + 1) + 200 * (streams - 1)
+    actions = replay.sampler(0, 500).sample(10.0).steps.action
+    long = actions[actions[:, -1] > 0]
+    assert len(long) > 20
+    np.testing.assert_array_equal(long, long[:, :1] + np.arange(window))
 
 
 def test_rows_are_copied(open_replay):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import collections
 import contextlib
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from reverb.errors import DeadlineExceededError
 
 from gorila_jax.replay.reverb.connection import Connection
@@ -16,7 +17,6 @@ from gorila_jax.replay.table import TableSpec, check_priority
 from gorila_jax.types import ReplayError, Step
 
 _CLOSE_TIMEOUT_S = 2.0
-_ROWS_PER_STEP = 16  # that streams get at most from one step of an actor, starts and padding included
 _STREAMS_PER_CHANNEL = 32  # what an item costs Reverb's writer grows with the rows that it keeps
 
 
@@ -36,8 +36,8 @@ class ReverbWriter:
         self._table_name = connection.table_name(number)
         self._closed = False
         self._packing = Packing(table.signature)
-        # The numbers of each stream's last W rows since its episode began.
-        self._windows: list[collections.deque[int]] = [
+        # Each stream's last W rows since its episode began.
+        self._windows: list[collections.deque[_Row]] = [
             collections.deque(maxlen=table.window_steps) for _ in range(num_streams)
         ]
         self._channels = [
@@ -48,8 +48,8 @@ class ReverbWriter:
     def append(self, stream: int, step: Step) -> None:
         self._check_open()
         check_step(self._table.signature, step)
-        channel = self._channels[stream // _STREAMS_PER_CHANNEL]
-        self._windows[stream].append(channel.append(self._packing.pack(step)))
+        channel, row = self._channels[stream // _STREAMS_PER_CHANNEL], self._packing.pack(step).copy()
+        self._windows[stream].append(_Row(channel.append(row), row))
 
     def insert(self, stream: int, priority: float) -> None:
         self._check_open()
@@ -60,13 +60,11 @@ class ReverbWriter:
                 f"an item needs {window} rows, but stream {stream} has {len(rows)} since its episode began"
             )
         channel = self._channels[stream // _STREAMS_PER_CHANNEL]
-        if rows[0] < channel.num_rows - channel.kept_rows:
-            raise ReplayError(
-                f"{channel.num_rows - rows[0]} rows were added while stream {stream} filled a window of "
-                f"{window}, but Reverb's writer keeps {channel.kept_rows}"
-            )
+        if rows[0].number < channel.num_rows - channel.kept_rows:
+            # Others have ended episode after episode meanwhile, and Reverb has let go of rows of this window.
+            rows.extend([_Row(channel.append(row.packed), row.packed) for row in rows])
         try:
-            channel.insert(self._table_name, priority, list(rows))
+            channel.insert(self._table_name, priority, [row.number for row in rows])
         except (RuntimeError, ValueError) as error:
             raise self._failed(error) from error
         self.inserted_items += 1
@@ -109,12 +107,18 @@ class ReverbWriter:
         return ReplayError(f"the replay server at {self._connection.address} refused items: {error}")
 
 
+class _Row(NamedTuple):
+    number: int  # among all rows of its channel
+    packed: np.ndarray
+
+
 class _Channel:
     """One Reverb writer and the numbers of its rows."""
 
     def __init__(self, client: Any, window: int, num_streams: int):
-        # While a window goes on for W steps, each of the others may begin and end, with W rows, at each one.
-        self.kept_rows = min(window, _ROWS_PER_STEP) * (window + 1) * num_streams
+        # While a window goes on for W steps, each of the others may end an episode, which takes up to W rows
+        # of padding, and begin the next one.
+        self.kept_rows = 2 * (window + 1) * num_streams
         self.num_rows = 0  # appended so far
         # Rows are checked against the same signature before they come here.
         self.writer = client.trajectory_writer(self.kept_rows, validate_items=False)
