@@ -107,8 +107,8 @@ def make_gradient_fn(loss_fn: LossFn, config: LearnerConfig, devices: Sequence[j
 def sum_of_squares(gradient: jax.Array) -> jax.Array:
     """Of all elements: [] float32.
 
-    XLA's CPU backend sums what it has just squared one element after the other. Eight stretches of the array,
-    added to each other first, go through its vector units: half the time.
+    XLA's CPU backend adds up what it has just squared one element after the other. Eight stretches of the
+    array, added to each other first, go through its vector units, in half the time.
     """
     stretches = 8
     if gradient.size % stretches:
