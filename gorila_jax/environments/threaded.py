@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -23,9 +25,9 @@ class ThreadVectorEnv(VectorEnv):
     What an environment raises is raised here as it is, with its traceback and a note that names its index,
     as soon as it happens: the others may take their time.
 
-    Threads are not bound to cores. That would make the hand-over of the interpreter's lock cheaper, but an
-    environment that computes without that lock would get one core for all, and so would every thread and
-    process that an environment starts, for they inherit it.
+    All threads take their steps on one core: handing the interpreter's lock to a thread of another core costs
+    several times as much as the step of an environment that waits. They make, reset, draw and close on all
+    cores, since the processes and threads that an environment starts meanwhile inherit them.
 
     Args:
         makers: of one environment each. Their observations are of the shape that their space says, and
@@ -38,7 +40,8 @@ class ThreadVectorEnv(VectorEnv):
     def __init__(self, makers: Sequence[Callable[[], gymnasium.Env]]):
         self.num_envs = len(makers)
         self._farewell = _Round(self.num_envs, _Worker.close)
-        self._workers = [_Worker(index, maker, self._farewell) for index, maker in enumerate(makers)]
+        cores = _Cores.choose()
+        self._workers = [_Worker(index, maker, self._farewell, cores) for index, maker in enumerate(makers)]
         for worker, following in itertools.pairwise(self._workers):
             worker.following = following
         self._step: _Step | None = None
@@ -65,6 +68,7 @@ class ThreadVectorEnv(VectorEnv):
         batch = _Batch.empty(self.num_envs, self.single_observation_space)
 
         def reset(worker: _Worker) -> None:
+            worker.keep_to_one_core(False)
             observation, info = worker.env.reset(seed=seeds[worker.index], options=options)
             worker.ended = False
             batch.put(worker.index, observation, 0.0, False, False, info)
@@ -85,9 +89,11 @@ class ThreadVectorEnv(VectorEnv):
 
         def step(worker: _Worker) -> None:
             if worker.ended:
+                worker.keep_to_one_core(False)
                 observation, info = worker.env.reset()
                 reward, terminated, truncated = 0.0, False, False
             else:
+                worker.keep_to_one_core(True)
                 observation, reward, terminated, truncated, info = worker.env.step(actions[worker.index])
             worker.ended = bool(terminated or truncated)
             batch.put(worker.index, observation, reward, terminated, truncated, info)
@@ -111,6 +117,7 @@ class ThreadVectorEnv(VectorEnv):
         results: list[Any] = [None] * self.num_envs
 
         def call(worker: _Worker) -> None:
+            worker.keep_to_one_core(False)
             results[worker.index] = worker.env.get_wrapper_attr(name)(*args, **kwargs)
 
         self._call_all(call)
@@ -241,12 +248,28 @@ class _Step(NamedTuple):
     batch: _Batch
 
 
+class _Cores(NamedTuple):
+    """Those that threads may run on."""
+
+    all: set[int]
+    one: set[int]
+
+    @classmethod
+    def choose(cls) -> _Cores:
+        """All that the caller may use, and one of them, another one for each vector in turn."""
+        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
+        return cls(set(cores), {cores[next(_turns) % len(cores)]})
+
+
+_turns = itertools.count()
+
+
 class _Worker:
     """An environment and its thread. It knows nothing of the vector, which can be freed so."""
 
     env: gymnasium.Env
 
-    def __init__(self, index: int, maker: Callable[[], gymnasium.Env], farewell: _Round):
+    def __init__(self, index: int, maker: Callable[[], gymnasium.Env], farewell: _Round, cores: _Cores):
         self.index = index
         self.inbox: queue.SimpleQueue[_Round | None] = queue.SimpleQueue()
         self.following: _Worker | None = None
@@ -254,6 +277,8 @@ class _Worker:
         self._maker = maker
         self._made = False
         self._farewell = farewell
+        self._cores = cores
+        self._on_one_core = False
         # Here and not in runtime/, because only this knows how long it has to live. A daemon, because a step
         # that hangs cannot be taken back.
         self.thread = threading.Thread(  # noqa: TID251
@@ -266,7 +291,15 @@ class _Worker:
 
     def close(self) -> None:
         if self._made:
+            self.keep_to_one_core(False)
             self.env.close()
+
+    def keep_to_one_core(self, wanted: bool) -> None:
+        """Of this thread, by itself. Changes nothing where the system knows no such thing, or forbids it."""
+        if self._on_one_core != wanted and hasattr(os, "sched_setaffinity"):
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(0, self._cores.one if wanted else self._cores.all)
+            self._on_one_core = wanted
 
     def _run(self) -> None:
         while (round_ := self.inbox.get()) is not None:

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -158,14 +159,28 @@ def test_an_environment_is_used_in_one_thread_only_from_its_making_to_its_closin
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="threads are not bound to cores here")
-def test_an_environment_may_compute_on_all_cores(machine):
-    class Curious(Station):
-        def cores(self) -> set[int]:
-            return os.sched_getaffinity(0)
+def test_only_steps_are_taken_on_one_core(machine):
+    """What an environment starts when it is made or reset inherits the cores."""
+    seen: dict[str, list[set[int]]] = defaultdict(list)
 
-    vector = ThreadVectorEnv([lambda: Curious(machine, 0)] * 2)
-    assert vector.call("cores") == (os.sched_getaffinity(0),) * 2
+    class Curious(Station):
+        def _note(self, method: str) -> None:
+            seen[method].append(os.sched_getaffinity(0))
+
+    cores = os.sched_getaffinity(0)
+    vector = ThreadVectorEnv([lambda: Curious(machine, 0)])
+    vector.reset()
+    for _ in range(5):  # the fourth one resets
+        vector.step(np.array([QUICK]))
+    vector.call("render")
+    vector.step(np.array([QUICK]))
     vector.close()
+    steps = seen.pop("step")
+    assert len(steps[0]) == 1
+    assert steps[0] <= cores
+    assert steps == [steps[0]] * 5
+    assert seen == {"make": [cores], "reset": [cores] * 2, "render": [cores], "close": [cores]}
+    assert os.sched_getaffinity(0) == cores
 
 
 def test_an_error_names_its_environment_and_waits_for_no_other(machine):
