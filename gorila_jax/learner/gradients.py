@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from gorila_jax.config import LearnerConfig
 from gorila_jax.rl import guards
 from gorila_jax.rl.priorities import priorities
+from gorila_jax.rl.sums import total_of_squares
 from gorila_jax.types import ConfigError, LossOutput, Parameters, Step
 
 LossFn = Callable[[Parameters, Parameters, Step], LossOutput]
@@ -83,7 +84,7 @@ def make_gradient_fn(loss_fn: LossFn, config: LearnerConfig, devices: Sequence[j
             (loss, jnp.mean(jnp.abs(td_errors)), gradients), "devices"
         )
 
-        norm = jnp.sqrt(sum(map(sum_of_squares, jax.tree_util.tree_leaves(gradients))))
+        norm = jnp.sqrt(sum(map(total_of_squares, jax.tree_util.tree_leaves(gradients))))
         # One element that is not finite makes the norm not finite.
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
         if config.max_gradient_norm:
@@ -102,15 +103,3 @@ def make_gradient_fn(loss_fn: LossFn, config: LearnerConfig, devices: Sequence[j
         )
 
     return jax.pmap(update, axis_name="devices", devices=devices)
-
-
-def sum_of_squares(gradient: jax.Array) -> jax.Array:
-    """Of all elements: [] float32.
-
-    XLA's CPU backend adds up what it has just squared one element after the other. Eight stretches of the
-    array, added to each other first, go through its vector units, in half the time.
-    """
-    stretches = 8
-    if gradient.size % stretches:
-        return jnp.sum(jnp.square(gradient))
-    return jnp.sum(sum(jnp.square(stretch) for stretch in gradient.reshape(stretches, -1)))

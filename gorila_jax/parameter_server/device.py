@@ -21,6 +21,7 @@ from gorila_jax.config import ParameterServerConfig
 from gorila_jax.parameter_server import host_state
 from gorila_jax.parameter_server.host_state import STALENESS_BINS
 from gorila_jax.parameter_server.optimizers import make_optimizer
+from gorila_jax.rl.sums import total
 from gorila_jax.types import Gradient, Parameters, ServerStatus, Snapshot
 
 
@@ -256,9 +257,9 @@ def _status(book: Book, target_version: int) -> ServerStatus:
 
 def all_finite(tree: Any) -> jax.Array:
     """Whether a pytree holds no NaN and no infinity, and adds up to a float32: bool scalar."""
-    # A sum with a NaN or an infinity in it is never finite. On a CPU to add takes half as long as to look at
-    # every element, and XLA does not concatenate a flat vector a second time for it.
-    sums = [jnp.sum(leaf, dtype=jnp.float32) for leaf in jax.tree.leaves(tree)]
+    # A sum with a NaN or an infinity in it is never finite. On a CPU to add takes less than half as long
+    # as to look at every element, and XLA does not concatenate a flat vector a second time for it.
+    sums = [total(leaf) for leaf in jax.tree.leaves(tree)]
     return jnp.isfinite(sum(sums, start=jnp.zeros(())))
 
 
