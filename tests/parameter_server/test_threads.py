@@ -112,7 +112,7 @@ def test_two_asynchronous_learners_solve_a_convex_problem() -> None:
             "three_shards",
             optimizer="sgd",
             learning_rate=0.03,
-            max_staleness_updates=20,
+            max_staleness_updates=0,  # a thread may be held up for as long as the machine likes
             target_period_updates=10,
         )
 
