@@ -177,8 +177,10 @@ def live_arm(config: Config, plan: Plan, stack: contextlib.ExitStack) -> Arm:
         send_priorities=priority_writer.send,
     )
 
-    def update() -> int:
+    def update(stop: Coordinator) -> int:
         if not learner.step(PATIENCE_S):
+            if stop.failure is not None:
+                raise stop.failure
             raise GorilaError(f"replay gave no batch in {PATIENCE_S:g} s")
         return 1
 
@@ -187,8 +189,8 @@ def live_arm(config: Config, plan: Plan, stack: contextlib.ExitStack) -> Arm:
         figures = {}
 
         def tick() -> None:
-            update()  # the first one waits for the first batch
-            figures["live"] = per_second(update, seconds, settle=server.status)
+            update(stop)  # the first one waits for the first batch
+            figures["live"] = per_second(lambda: update(stop), seconds, settle=server.status)
             stop.stop("budget")
 
         run_threads({"prefetcher": prefetcher, "priority_writer": priority_writer}, stop, tick, TICK_S)

@@ -74,11 +74,12 @@ def main() -> None:
     for name, values in starts.items():
         lines += [[f"{name} {what}".replace("_", " "), f"{value:,.4g}"] for what, value in values.items()]
     figures: dict[str, Any] = {name: summary(values) for name, values in rounds.items()}
-    backend = settings(counts)["replay_backend"]
+    measured = settings(counts)
+    backend = measured["replay_backend"]
     title = (
         f"An actor of robots that take {STEP_S * 1000:g} ms per step, in {WORKERS.value}; replay {backend}"
     )
-    report_medians("scaling", title, COLUMNS, lines, ratios, figures | starts, settings(counts))
+    report_medians("scaling", title, COLUMNS, lines, ratios, figures | starts, measured)
 
 
 def make_actor_config(count: int) -> Config:

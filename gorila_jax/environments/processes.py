@@ -58,6 +58,9 @@ class ProcessVectorEnv(AsyncVectorEnv):
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
         """Ends the processes, by force where they do not end a step under way in `timeout` seconds."""
+        # One that has raised an error has no pipe any more, and has ended as it should.
+        own = zip(self.parent_pipes, self.processes, strict=True)
+        self._broken |= any(pipe is not None and not process.is_alive() for pipe, process in own)
         if self._under_way and not self._broken and not terminate:
             try:
                 self.step_wait(timeout)
@@ -84,7 +87,8 @@ def _without_main_module() -> Iterator[None]:
     """Processes that are spawned meanwhile do not run their parent's main module again.
 
     They would for the sake of pickled objects that are defined in it, which none of ours is. But the programs
-    import jax, which each process would load, and a script may not expect to be run twice.
+    import jax, which each process would load, and a script may not expect to be run twice. A factory that
+    itself imports something from `__main__` does not find it: name such a factory `__main__:factory`.
     """
     with _MAIN_MODULE:  # or another thread would take the empty one for the module to put back
         main = sys.modules["__main__"]

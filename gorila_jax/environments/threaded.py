@@ -6,12 +6,14 @@ import contextlib
 import itertools
 import os
 import queue
+import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+from gymnasium.error import ClosedEnvironmentError
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
@@ -27,7 +29,8 @@ class ThreadVectorEnv(VectorEnv):
 
     All threads take their steps on one core: handing the interpreter's lock to a thread of another core costs
     several times as much as the step of an environment that waits. They make, reset, draw and close on all
-    cores, since the processes and threads that an environment starts meanwhile inherit them.
+    cores, since the processes and threads that an environment starts meanwhile inherit them. What is
+    started in a step stays on that one core.
 
     Args:
         makers: of one environment each. Their observations are of the shape that their space says, and
@@ -51,7 +54,8 @@ class ThreadVectorEnv(VectorEnv):
             self._call_all(_Worker.make)
             self._check_spaces()
         except BaseException:
-            self.close()
+            with contextlib.suppress(Exception):
+                self.close()
             raise
         first = self._workers[0].env
         self.metadata = {**first.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
@@ -77,7 +81,7 @@ class ThreadVectorEnv(VectorEnv):
         return batch.observation, batch.stacked_infos()
 
     def step_async(self, actions: np.ndarray) -> None:
-        """Returns when every environment has begun its step.
+        """Returns when every environment is about to begin its step.
 
         Whoever calls this goes on to compute, and would keep the interpreter's lock from the environments
         for many times as long as it takes them to begin to wait.
@@ -146,6 +150,8 @@ class ThreadVectorEnv(VectorEnv):
             worker.inbox.put(None)
 
     def _begin(self, call: Callable[[_Worker], None]) -> _Round:
+        if self.closed:
+            raise ClosedEnvironmentError("these environments have been closed")
         round_ = _Round(self.num_envs, call)
         self._workers[0].inbox.put(round_)
         round_.begun.get()
@@ -256,12 +262,9 @@ class _Cores(NamedTuple):
 
     @classmethod
     def choose(cls) -> _Cores:
-        """All that the caller may use, and one of them, another one for each vector in turn."""
+        """All that the caller may use, and one of them by chance: other vectors and programs choose too."""
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
-        return cls(set(cores), {cores[next(_turns) % len(cores)]})
-
-
-_turns = itertools.count()
+        return cls(set(cores), {random.SystemRandom().choice(cores)})
 
 
 class _Worker:
@@ -310,4 +313,5 @@ class _Worker:
             else:
                 round_.begun.put(None)
             round_.run(self)
+            del round_  # it may hold an error, whose traceback holds the vector
         self._farewell.run(self)

@@ -221,6 +221,16 @@ def test_a_process_that_dies_is_an_error(actions):
     assert not any(process.is_alive() for process in environment._vector.processes)
 
 
+def test_a_process_that_has_died_between_two_steps_does_not_keep_the_others_from_closing():
+    environment = make(WALK, gymnasium_workers="processes")
+    environment.reset()
+    processes = environment._vector.processes
+    processes[0].kill()
+    processes[0].join()
+    environment.close()
+    assert not any(process.is_alive() for process in processes)
+
+
 def test_processes_take_their_step_before_it_is_asked_for():
     environment = make(WALK, gymnasium_workers="processes")
     environment.reset()

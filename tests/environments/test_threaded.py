@@ -15,6 +15,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.error import ClosedEnvironmentError
 
 from gorila_jax.environments.threaded import ThreadVectorEnv
 from gorila_jax.types import ConfigError
@@ -309,10 +310,22 @@ def test_spaces_that_differ_are_refused(machine, kind, space):
     assert threads() == before
 
 
-def test_a_vector_that_nobody_holds_ends_its_threads(machine):
+def test_a_closed_vector_refuses_calls(machine):
+    vector = ThreadVectorEnv(makers(machine, 1))
+    vector.reset()
+    vector.close()
+    with pytest.raises(ClosedEnvironmentError, match="have been closed"):
+        vector.reset()
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_vector_that_nobody_holds_ends_its_threads(machine, failed):
     before = threads()
     vector = ThreadVectorEnv(makers(machine, 2))
     vector.reset()
+    if failed:
+        with pytest.raises(ZeroDivisionError):
+            vector.step(np.array([FAILS, QUICK]))
     own = threads() - before
     assert len(own) == 2
     del vector

@@ -25,8 +25,8 @@ class ReverbWriter:
 
     Up to 32 streams share one Reverb writer, their rows interleaved: one connection and one thread instead of
     one for each environment. An item names its rows one by one, so a cut between episodes needs nothing from
-    Reverb. Every row is a chunk of its own: an item goes out at once, a row is stored exactly once, and a
-    sample moves no rows but its own.
+    Reverb. Every row is a chunk of its own: an item goes out at once, a row is stored once (or again, with a
+    window that has fallen out), and a sample moves no rows but its own.
     """
 
     def __init__(self, connection: Connection, table: TableSpec, number: int, num_streams: int):
@@ -60,10 +60,10 @@ class ReverbWriter:
                 f"an item needs {window} rows, but stream {stream} has {len(rows)} since its episode began"
             )
         channel = self._channels[stream // _STREAMS_PER_CHANNEL]
-        if rows[0].number < channel.num_rows - channel.kept_rows:
-            # Others have ended episode after episode meanwhile, and Reverb has let go of rows of this window.
-            rows.extend([_Row(channel.append(row.packed), row.packed) for row in rows])
         try:
+            if rows[0].number < channel.num_rows - channel.kept_rows:
+                # Others have ended episode after episode, and Reverb has let go of rows of this window.
+                rows.extend([_Row(channel.append(row.packed), row.packed) for row in rows])
             channel.insert(self._table_name, priority, [row.number for row in rows])
         except (RuntimeError, ValueError) as error:
             raise self._failed(error) from error
@@ -116,8 +116,8 @@ class _Channel:
     """One Reverb writer and the numbers of its rows."""
 
     def __init__(self, client: Any, window: int, num_streams: int):
-        # While a window goes on for W steps, each of the others may end an episode, which takes up to W rows
-        # of padding, and begin the next one.
+        # Enough that while a window goes on each of the others may end one episode and begin the next, with
+        # padding and a first stack. Beyond that, windows are sent again.
         self.kept_rows = 2 * (window + 1) * num_streams
         self.num_rows = 0  # appended so far
         # Rows are checked against the same signature before they come here.
