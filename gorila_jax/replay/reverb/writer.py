@@ -48,7 +48,8 @@ class ReverbWriter:
     def append(self, stream: int, step: Step) -> None:
         self._check_open()
         check_step(self._table.signature, step)
-        channel, row = self._channels[stream // _STREAMS_PER_CHANNEL], self._packing.pack(step).copy()
+        channel = self._channels[stream // _STREAMS_PER_CHANNEL]
+        row = self._packing.pack(step).copy()
         self._windows[stream].append(_Row(channel.append(row), row))
 
     def insert(self, stream: int, priority: float) -> None:
