@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import queue
 import threading
-import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -216,17 +216,23 @@ def test_a_step_that_ends_after_another_s_error_does_not_disturb_the_next_call(m
     vector.reset()
     with pytest.raises(ZeroDivisionError):
         vector.step(np.array([WAITS, FAILS]))
-    threading.Thread(target=_release_when_asked_to_reset, args=(machine, vector)).start()
+    vector._workers[0].inbox = ReleasingInbox(machine)
     observation, _ = vector.reset()
     np.testing.assert_array_equal(observation, [[0, 0], [1, 0]])
     assert list(vector.step(np.array([QUICK, QUICK]))[-1]["steps"]) == [1, 1]
     vector.close()
 
 
-def _release_when_asked_to_reset(machine: Machine, vector: ThreadVectorEnv) -> None:
-    while vector._workers[0].inbox.empty():
-        time.sleep(0.001)
-    machine.released.set()
+class ReleasingInbox(queue.SimpleQueue):
+    """Of a worker whose environment waits: lets it go on when the next call has come."""
+
+    def __init__(self, machine: Machine):
+        super().__init__()
+        self._machine = machine
+
+    def put(self, *arguments: Any) -> None:
+        super().put(*arguments)
+        self._machine.released.set()
 
 
 def test_closing_waits_for_a_step_under_way_and_closes_everything(machine):
@@ -238,7 +244,7 @@ def test_closing_waits_for_a_step_under_way_and_closes_everything(machine):
     threading.Thread(target=_release_when_closing, args=(machine,)).start()
     vector.close(timeout=LONG_S)
     assert sorted(machine.closed) == [0, 1, 2]
-    assert threads() == before
+    assert threads() <= before
     vector.close()
     assert len(machine.closed) == 3
 
@@ -277,7 +283,7 @@ def test_an_error_in_closing_is_raised_when_all_are_closed(machine):
         vector.close()
     assert caught.value.__notes__ == ["in environment 0"]
     assert sorted(machine.closed) == [0, 1, 2]
-    assert threads() == before
+    assert threads() <= before
     vector.close()
 
 
@@ -290,7 +296,7 @@ def test_one_that_cannot_be_made_closes_the_others(machine):
         ThreadVectorEnv([*makers(machine, 2), fail])
     assert caught.value.__notes__ == ["in environment 2"]
     assert sorted(machine.closed) == [0, 1]
-    assert threads() == before
+    assert threads() <= before
 
 
 @pytest.mark.parametrize(
@@ -307,7 +313,7 @@ def test_spaces_that_differ_are_refused(machine, kind, space):
     with pytest.raises(ConfigError, match=f"environment 1 has the {kind} .*, but environment 0 has"):
         ThreadVectorEnv([lambda: Station(machine, 0), lambda: Other(machine, 1)])
     assert sorted(machine.closed) == [0, 1]
-    assert threads() == before
+    assert threads() <= before
 
 
 def test_a_closed_vector_refuses_calls(machine):
@@ -326,6 +332,7 @@ def test_a_vector_that_nobody_holds_ends_its_threads(machine, failed):
     if failed:
         with pytest.raises(ZeroDivisionError):
             vector.step(np.array([FAILS, QUICK]))
+        vector.reset()  # the threads have let go of the error, whose traceback holds the vector
     own = threads() - before
     assert len(own) == 2
     del vector
