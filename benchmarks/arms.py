@@ -160,7 +160,7 @@ def run_for(system: System, coordinator: Coordinator, seconds: float) -> tuple[C
         elif not window and now.seconds - began.seconds > PATIENCE_S:
             raise GorilaError(f"learning has not begun after {PATIENCE_S:.0f} s: {system.describe_waits()}")
 
-    run_threads(system.workers(), stop, tick, TICK_S)
+    run_threads(system.workers(), stop, tick, TICK_S, system.yielding_workers())
     if stop.failure is not None:
         raise stop.failure
     start, end = window

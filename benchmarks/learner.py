@@ -46,7 +46,7 @@ from gorila_jax.runtime.configure import make_config
 from gorila_jax.runtime.coordinator import Coordinator
 from gorila_jax.runtime.devices import prefer_fast_cpu_runtime
 from gorila_jax.runtime.system import choose_backend, table_spec
-from gorila_jax.runtime.threads import run_threads
+from gorila_jax.runtime.threads import Worker, call_yielding, run_threads
 from gorila_jax.runtime.train import Plan, make_plan
 from gorila_jax.types import EnvironmentSpec, GorilaError, Network
 
@@ -135,7 +135,6 @@ def config_of(preset: str, batch_size: int) -> Config:
             "actor.num_actors": 1,
             "env.num_environments": 16,
             "learner.batch_size": batch_size,
-            "learner.prefetch_batches": 1,
             "replay.backend": REPLAY_BACKEND.value,
             "replay.capacity_transitions": TRANSITIONS.value,
             "replay.learning_starts_transitions": TRANSITIONS.value // 2,
@@ -156,17 +155,20 @@ def renamed(arm: Arm, name: str) -> Arm:
 
 def live_arm(config: Config, plan: Plan, stack: contextlib.ExitStack) -> Arm:
     """Updates of a learner on a full replay; prefetching and priorities have threads, as in a run."""
-    replay = make_replay(
-        choose_backend(config), table_spec(config, plan.recipe, plan.spec), 1, run_id=uuid.uuid4().hex
+    replay = call_yielding(
+        lambda: make_replay(
+            choose_backend(config), table_spec(config, plan.recipe, plan.spec), 1, run_id=uuid.uuid4().hex
+        )
     )
     stack.callback(replay.close)
     fill(config, plan, replay.writer(0, config.env.num_environments))
     devices = plan.topology.learner_devices[0]
     network = plan.recipe.network(config, plan.spec)
     server = make_parameter_server(network.init(jax.random.PRNGKey(0)), config.parameter_server, [devices])
-    sampler = replay.sampler(0, config.learner.batch_size)
+    sampler = call_yielding(lambda: replay.sampler(0, config.learner.batch_size))
     prefetcher = Prefetcher(config.learner, devices, sampler.sample)
     priority_writer = PriorityWriter(sampler.update_priorities)
+    feeders: dict[str, Worker] = {"prefetcher": prefetcher, "priority_writer": priority_writer}
     learner = Learner(
         config.learner,
         plan.recipe.loss(config, network),
@@ -193,7 +195,7 @@ def live_arm(config: Config, plan: Plan, stack: contextlib.ExitStack) -> Arm:
             figures["live"] = per_second(lambda: update(stop), seconds, settle=server.status)
             stop.stop("budget")
 
-        run_threads({"prefetcher": prefetcher, "priority_writer": priority_writer}, stop, tick, TICK_S)
+        run_threads(feeders, stop, tick, TICK_S, yielding=set(feeders))
         if stop.failure is not None:
             raise stop.failure
         return figures

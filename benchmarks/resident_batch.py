@@ -12,7 +12,7 @@ import numpy as np
 from gorila_jax.config import Config
 from gorila_jax.learner.gradients import LossFn
 from gorila_jax.learner.learner import Learner
-from gorila_jax.learner.prefetch import DeviceBatch, Prefetcher
+from gorila_jax.learner.prefetch import DeviceBatch, Prefetcher, to_devices
 from gorila_jax.runtime.train import Plan
 from gorila_jax.types import Batch, ParameterServer, SampleInfo, Step
 
@@ -33,7 +33,8 @@ def resident_batch(config: Config, plan: Plan, devices: Sequence[jax.Device]) ->
     learner = dataclasses.replace(config.learner, prefetch_batches=0)
     batch = Prefetcher(learner, devices, lambda timeout_s: Batch(steps, info)).next_batch(0.0)
     assert batch is not None
-    return batch
+    resident_steps, weights = to_devices(devices)((batch.steps, batch.weights))
+    return batch._replace(steps=resident_steps, weights=weights)
 
 
 def resident_learner(

@@ -78,6 +78,7 @@ SMALL: Preset = {
     "learner.batch_size": Setting(32, NATURE),
     "learner.n_steps": Setting(5, OURS),
     "learner.max_abs_reward": Setting(1.0, NATURE),
+    "learner.prefetch_batches": Setting(4, OURS + ": in store while acting has the cores"),
     "parameter_server.optimizer": Setting("adam", OURS),
     "parameter_server.learning_rate": Setting(5e-4, OURS),
     "parameter_server.target_period_updates": Setting(400, OURS),

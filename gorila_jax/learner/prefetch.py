@@ -17,16 +17,27 @@ from gorila_jax.types import Batch, Step
 
 
 class DeviceBatch(NamedTuple):
-    """A batch in equal shares on D devices."""
+    """A batch in equal shares for D devices: in their memory, which on the CPU is the host's."""
 
     steps: Step  # [D, B/D, W, ...]
-    weights: jax.Array  # [D, B/D] float32: of the items' losses
+    weights: Any  # [D, B/D] float32: of the items' losses
     keys: np.ndarray  # [B], on the host: of the items, in the same order
+
+
+def to_devices(devices: Sequence[jax.Device]) -> Callable[[Any], Any]:
+    """Moves trees of arrays [D, ...] to D devices, each its share.
+
+    A pmap-ed identity is the one way onto several devices that every release of jax keeps.
+    """
+    return jax.pmap(lambda tree: tree, devices=devices)
 
 
 class Prefetcher:
     """A worker that keeps up to `config.prefetch_batches` batches waiting on the devices, with the importance
     weights of their items.
+
+    On the CPU they wait as they came from replay: a copy for a device that reads the host's memory would be
+    work on the learner's own cores for nothing.
 
     One thread calls `step`, another `next_batch`. With `prefetch_batches` 0 nobody needs to call `step`:
     `next_batch` samples by itself.
@@ -41,7 +52,7 @@ class Prefetcher:
         """Args:
           config: `batch_size`, `prefetch_batches` and `importance_exponent` count here.
           devices: of this learner.
-          sample: port to replay; the arrays of a batch are not written to after it was handed out.
+          sample: port to replay; it never writes to the arrays of a batch that it has handed out.
 
         Raises:
           ConfigError: the devices do not divide the batch size.
@@ -50,8 +61,7 @@ class Prefetcher:
         self._sample = sample
         self._share = (len(devices), config.batch_size // len(devices))
         self._capacity_batches = config.prefetch_batches
-        # A pmap-ed identity is the one way onto several devices that every release of jax keeps.
-        self._to_devices = jax.pmap(lambda tree: tree, devices=devices)
+        self._move = to_devices(devices) if devices[0].platform != "cpu" else lambda tree: tree
         self._importance_exponent = config.importance_exponent
         self._even_weights = np.ones(config.batch_size, np.float32)
         self._ready: collections.deque[DeviceBatch] = collections.deque()
@@ -98,5 +108,5 @@ class Prefetcher:
         shared: Any = jax.tree_util.tree_map(
             lambda rows: np.reshape(rows, self._share + np.shape(rows)[1:]), (batch.steps, weights)
         )
-        steps, weights = self._to_devices(shared)
+        steps, weights = self._move(shared)
         return DeviceBatch(steps, weights, info.keys)

@@ -29,7 +29,7 @@ from gorila_jax.replay.signature import step_signature
 from gorila_jax.replay.table import TableSpec
 from gorila_jax.runtime.coordinator import Coordinator
 from gorila_jax.runtime.episodes import EpisodeStatistics
-from gorila_jax.runtime.threads import Worker
+from gorila_jax.runtime.threads import Worker, call_yielding
 from gorila_jax.runtime.topology import Topology
 from gorila_jax.runtime.waits import TimedEnvironment, Waits
 from gorila_jax.types import EnvironmentSpec, Parameters, ParameterServer, Replay, ReplayWriter, Sampler
@@ -78,6 +78,10 @@ class System(NamedTuple):
         for kind, workers in kinds.items():
             named |= {f"{kind}_{index}": worker for index, worker in enumerate(workers)}
         return named
+
+    def yielding_workers(self) -> set[str]:
+        """Those of `workers` that give way to the learners, which all the others feed."""
+        return {name for name in self.workers() if not name.startswith("learner")}
 
     def describe_waits(self) -> str:
         """Who waits for what, table by table."""
@@ -171,6 +175,8 @@ def build_system(
 ) -> System:
     """Builds every worker and joins them up.
 
+    The threads that environments and replay start here yield to the learners' (`yield_to_others`).
+
     Args:
       run_id: what this run's replay clients recognise their server by.
       generation: one more than that of the checkpoint resumed from; actors and environments go on with
@@ -179,9 +185,11 @@ def build_system(
       replay_directory: of a saved replay to restore, if any.
     """
     with contextlib.ExitStack() as undo:  # of what was started, if something after it fails
-        system = _build(
-            config, recipe, topology, spec, coordinator, undo, run_id, generation, initial_parameters,
-            replay_directory,
+        system = call_yielding(
+            lambda: _build(
+                config, recipe, topology, spec, coordinator, undo, run_id, generation, initial_parameters,
+                replay_directory,
+            )
         )  # fmt: skip
         undo.pop_all()
     return system

@@ -230,7 +230,9 @@ def _train(
             if config.run.lockstep:
                 run_lockstep(system, coordinator, monitor.tick)
             else:
-                stuck += run_threads(system.workers(), coordinator, monitor.tick, TICK_S)
+                stuck += run_threads(
+                    system.workers(), coordinator, monitor.tick, TICK_S, system.yielding_workers()
+                )
             if coordinator.failure is not None:
                 raise coordinator.failure
             for learner in system.learners:

@@ -47,6 +47,9 @@ class ReverbSampler:
         self._drawn: collections.deque[tuple[np.ndarray, int | None]] = collections.deque(
             maxlen=_REMEMBERED_BATCHES
         )
+        # Only the updater's thread touches these:
+        self._counted_at = 0  # draws, when the table was asked for the count of its inserts
+        self._known_inserts = 0
         # Only the reader's thread touches these:
         self._iterator: Any = None
         self._parts: list[Any] = []
@@ -79,8 +82,8 @@ class ReverbSampler:
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
         """Reverb ignores keys that are gone without a word, so this returns a count that may be too low.
 
-        Counted are keys of the last 256 batches that are gone for certain, because the table has taken a
-        whole capacity of items since they were drawn. Other keys may be gone too.
+        Counted are keys of the last 256 batches that are gone for certain, because the table had taken a
+        whole capacity of items since they were drawn when it was last asked. Other keys may be gone too.
         """
         keys, priorities = check_priorities(keys, priorities)
         self._check_open()
@@ -115,7 +118,10 @@ class ReverbSampler:
 
     def _update(self, keys: np.ndarray, updates: dict[int, float]) -> int:
         self._connection.client.mutate_priorities(self._connection.table_name(self._number), updates)
-        inserted = self._inserted()
+        # To ask costs a millisecond. A learner draws a batch between two updates, and then old news will do.
+        if not self._counted_at < self._draws < self._counted_at + _BATCHES_PER_COUNT:
+            self._counted_at, self._known_inserts = self._draws, self._inserted()
+        inserted = self._known_inserts
         oldest = inserted - self._table.capacity_items
         gone = []
         for drawn, known in reversed(tuple(self._drawn)):
@@ -125,7 +131,7 @@ class ReverbSampler:
         return int(np.isin(keys, np.concatenate(gone)).sum()) if gone else 0
 
     def _remember(self, info: SampleInfo) -> None:
-        """Notes when a batch was drawn. To ask the server costs a millisecond, so only some batches do."""
+        """Notes when a batch was drawn. To ask the server costs a millisecond: one batch of 16 does."""
         size = int(info.table_sizes.max())
         self._draws += 1
         inserted: int | None = None
@@ -148,13 +154,14 @@ class ReverbSampler:
                 # The limiter's timeout ends a data set as the end of the data would. It begins anew, and
                 # items that came before (the last part may be short) are kept: the limiter has counted them.
                 self._iterator = None
-        whole = self._parts[0]
-        if len(self._parts) > 1:
-            whole = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *self._parts)
-        batch = tf.nest.map_structure(lambda column: column[: self._batch_size], whole)
-        # Copied, or else the few that are left would keep a whole batch in memory.
-        rest = tf.nest.map_structure(lambda column: column[self._batch_size :].copy(), whole)
-        self._parts = [rest] if len(rest.info.key) else []
+        batch, *others = self._parts
+        self._parts = []
+        if others:
+            whole = tf.nest.map_structure(lambda *parts: np.concatenate(parts), batch, *others)
+            batch = tf.nest.map_structure(lambda column: column[: self._batch_size], whole)
+            # Copied, or else the few that are left would keep a whole batch in memory.
+            rest = tf.nest.map_structure(lambda column: column[self._batch_size :].copy(), whole)
+            self._parts = [rest] if len(rest.info.key) else []
         info = SampleInfo(
             batch.info.key.astype(np.uint64, copy=False),
             batch.info.probability.astype(np.float64, copy=False),
