@@ -160,7 +160,7 @@ def run_for(system: System, coordinator: Coordinator, seconds: float) -> tuple[C
         elif not window and now.seconds - began.seconds > PATIENCE_S:
             raise GorilaError(f"learning has not begun after {PATIENCE_S:.0f} s: {system.describe_waits()}")
 
-    run_threads(system.workers(), stop, tick, TICK_S, system.yielding_workers())
+    run_threads(system.workers(), stop, tick, TICK_S, system.niceness())
     if stop.failure is not None:
         raise stop.failure
     start, end = window

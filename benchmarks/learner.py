@@ -155,17 +155,19 @@ def renamed(arm: Arm, name: str) -> Arm:
 
 def live_arm(config: Config, plan: Plan, stack: contextlib.ExitStack) -> Arm:
     """Updates of a learner on a full replay; prefetching and priorities have threads, as in a run."""
+    niceness = config.run.feeder_niceness
     replay = call_yielding(
+        niceness,
         lambda: make_replay(
             choose_backend(config), table_spec(config, plan.recipe, plan.spec), 1, run_id=uuid.uuid4().hex
-        )
+        ),
     )
     stack.callback(replay.close)
     fill(config, plan, replay.writer(0, config.env.num_environments))
     devices = plan.topology.learner_devices[0]
     network = plan.recipe.network(config, plan.spec)
     server = make_parameter_server(network.init(jax.random.PRNGKey(0)), config.parameter_server, [devices])
-    sampler = call_yielding(lambda: replay.sampler(0, config.learner.batch_size))
+    sampler = call_yielding(niceness, lambda: replay.sampler(0, config.learner.batch_size))
     prefetcher = Prefetcher(config.learner, devices, sampler.sample)
     priority_writer = PriorityWriter(sampler.update_priorities)
     feeders: dict[str, Worker] = {"prefetcher": prefetcher, "priority_writer": priority_writer}
@@ -195,7 +197,7 @@ def live_arm(config: Config, plan: Plan, stack: contextlib.ExitStack) -> Arm:
             figures["live"] = per_second(lambda: update(stop), seconds, settle=server.status)
             stop.stop("budget")
 
-        run_threads(feeders, stop, tick, TICK_S, yielding=set(feeders))
+        run_threads(feeders, stop, tick, TICK_S, dict.fromkeys(feeders, niceness))
         if stop.failure is not None:
             raise stop.failure
         return figures

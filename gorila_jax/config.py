@@ -157,6 +157,9 @@ class RunConfig:
     host_devices: int = setting(0, "virtual CPU devices; 0: the devices there are", 0)
     platform: str = setting("", "cpu, gpu or tpu: refuse any other; empty: what jax finds")
     xla_threads: int = setting(0, "threads that jax computes with on the CPU; 0: one per core", 0)
+    feeder_niceness: int = setting(
+        10, "nice value of the threads that act, sample and write priorities: learners go first", 0, 19
+    )
     init_from: str = setting("", "workdir of another run whose newest parameters this one starts from")
     log_period_seconds: float = setting(5.0, "seconds between two rows of metrics", 0)
 

@@ -79,9 +79,10 @@ class System(NamedTuple):
             named |= {f"{kind}_{index}": worker for index, worker in enumerate(workers)}
         return named
 
-    def yielding_workers(self) -> set[str]:
-        """Those of `workers` that give way to the learners, which all the others feed."""
-        return {name for name in self.workers() if not name.startswith("learner")}
+    def niceness(self) -> dict[str, int]:
+        """Of `workers`, by name: all others feed the learners, and give way to them."""
+        feeders = self.config.run.feeder_niceness
+        return {name: 0 if name.startswith("learner") else feeders for name in self.workers()}
 
     def describe_waits(self) -> str:
         """Who waits for what, table by table."""
@@ -186,10 +187,11 @@ def build_system(
     """
     with contextlib.ExitStack() as undo:  # of what was started, if something after it fails
         system = call_yielding(
+            config.run.feeder_niceness,
             lambda: _build(
                 config, recipe, topology, spec, coordinator, undo, run_id, generation, initial_parameters,
                 replay_directory,
-            )
+            ),
         )  # fmt: skip
         undo.pop_all()
     return system

@@ -6,14 +6,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 
 from gorila_jax.runtime.coordinator import Coordinator
 
 STEP_TIMEOUT_S = 0.2  # the longest a worker waits before it looks at the stop signal
 JOIN_TIMEOUT_S = 60.0  # for all workers together to come to their end: a first compilation takes long
-LOWEST_PRIORITY = 19  # as a nice value
 
 _Result = TypeVar("_Result")
 
@@ -27,14 +26,14 @@ def run_threads(
     coordinator: Coordinator,
     tick: Callable[[], None],
     tick_period_s: float,
-    yielding: Collection[str] = (),
+    niceness: Mapping[str, int] | None = None,
 ) -> list[str]:
     """Steps every worker in its own thread until the stop signal, and calls `tick` meanwhile.
 
     The first exception of a worker stops all of them and ends up in `coordinator.failure`.
 
     Args:
-      yielding: names of the workers that give way to the others (`yield_to_others`).
+      niceness: by name, of workers that give way to the others (`yield_to_others`).
 
     Returns:
       The names of workers that did not come to their end in time: their threads still hold what they use.
@@ -42,8 +41,7 @@ def run_threads(
 
     def loop(name: str, worker: Worker) -> None:
         try:
-            if name in yielding:
-                yield_to_others()
+            yield_to_others((niceness or {}).get(name, 0))
             while not coordinator.stopped():
                 worker.step(STEP_TIMEOUT_S)
         except BaseException as failure:  # handed to the thread that waits for us, with its traceback
@@ -67,24 +65,24 @@ def run_threads(
     return [thread.name for thread in threads if thread.is_alive()]
 
 
-def yield_to_others() -> None:
-    """Lets this thread, and those that it starts from now on, compute only where others leave a core idle.
+def yield_to_others(niceness: int) -> None:
+    """Lowers the priority of this thread, and of those that it starts from now on, by so many nice values.
 
     An update on several threads is as late as the last of them: one that shares its core, even for a moment,
     holds up all the others. What makes batches may be late without anybody noticing, since there are some in
     store. Without effect but on Linux, where threads have priorities of their own. It cannot be taken back.
     """
     if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+        os.nice(niceness)
 
 
-def call_yielding(call: Callable[[], _Result]) -> _Result:
+def call_yielding(niceness: int, call: Callable[[], _Result]) -> _Result:
     """Makes one call in a thread that yields to others, for the sake of the threads that the call starts."""
     results: list[_Result] = []
     errors: list[BaseException] = []
 
     def run() -> None:
-        yield_to_others()
+        yield_to_others(niceness)
         try:
             results.append(call())
         except BaseException as error:  # handed to the thread that waits for us, with its traceback

@@ -50,7 +50,7 @@ from gorila_jax.types import (
 MAY_CHANGE = (
     "run.total_frames", "run.log_period_seconds", "run.platform", "run.host_devices", "checkpoint.*",
     "replay.checkpoint", "replay.port", "replay.run_id", "replay.server_addresses", "env.num_threads",
-    "run.xla_threads",
+    "run.xla_threads", "run.feeder_niceness",
 )  # fmt: skip
 """Settings that a resumed run may have anew: none of them changes what is learned."""
 
@@ -231,7 +231,7 @@ def _train(
                 run_lockstep(system, coordinator, monitor.tick)
             else:
                 stuck += run_threads(
-                    system.workers(), coordinator, monitor.tick, TICK_S, system.yielding_workers()
+                    system.workers(), coordinator, monitor.tick, TICK_S, system.niceness()
                 )
             if coordinator.failure is not None:
                 raise coordinator.failure

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+import sys
+import threading
 import time
 
 import numpy as np
@@ -372,3 +375,24 @@ def test_parts_that_cannot_close_do_not_keep_the_others_open(watched, monkeypatc
     assert [environment.closed for environment in watched] == [True, True]
     with pytest.raises(ReplayError):
         system.writers[0].ready(0.0)  # the replay is closed too
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priorities of their own here")
+def test_all_but_the_learners_yield(monkeypatch):
+    """What a worker starts when it is built yields as it does itself."""
+    built_at = []
+    make = system_module.make_environment
+
+    def make_noted(*args, **kwargs):
+        built_at.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        return make(*args, **kwargs)
+
+    monkeypatch.setattr(system_module, "make_environment", make_noted)
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    system = build(config_of(**{"run.feeder_niceness": 2, "run.lockstep": False}))
+    niceness = system.niceness()
+    assert niceness.keys() == system.workers().keys()
+    assert {name for name, nice in niceness.items() if nice == 0} == {"learner_0"}
+    assert set(niceness.values()) == {0, 2}
+    assert set(built_at) == {min(19, before + 2)}
+    system.close()

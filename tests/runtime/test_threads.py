@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 
 import pytest
 
 from gorila_jax.runtime import threads
 from gorila_jax.runtime.coordinator import Coordinator
-from gorila_jax.runtime.threads import run_threads
+from gorila_jax.runtime.threads import call_yielding, run_threads
 
 
 class Counting:
@@ -116,3 +118,49 @@ def test_workers_that_do_not_stop_are_named_and_share_one_patience(monkeypatch):
     assert stuck == ["stuck_0", "stuck_1"]
     assert (coordinator.reason, coordinator.failure) == ("SIGINT", None)
     assert waited[-1] == 0.0  # the first one has used it up
+
+
+def niceness() -> int:
+    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priorities of their own here")
+def test_workers_yield_as_far_as_they_are_told_and_nobody_else_does():
+    coordinator = Coordinator(10**9)
+    before, seen = niceness(), {}
+
+    class Curious:
+        def step(self, timeout_s: float) -> bool:
+            seen[threading.current_thread().name] = niceness()
+            if len(seen) == 3:
+                coordinator.stop("budget")
+            return bool(coordinator.wait(timeout_s))
+
+    workers = {name: Curious() for name in ("actor", "prefetcher", "learner")}
+    run_threads(workers, coordinator, nothing, 0.01, {"actor": 1, "prefetcher": 3})
+    assert seen == {"actor": min(19, before + 1), "prefetcher": min(19, before + 3), "learner": before}
+    assert niceness() == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priorities of their own here")
+def test_threads_that_a_yielding_call_starts_yield_too():
+    before, seen = niceness(), []
+
+    def call() -> str:
+        thread = threading.Thread(target=lambda: seen.append(niceness()))
+        thread.start()
+        thread.join()
+        return "done"
+
+    assert call_yielding(2, call) == "done"
+    assert seen == [min(19, before + 2)]
+    assert niceness() == before
+
+
+def test_what_a_yielding_call_raises_comes_out_with_its_traceback():
+    def fail() -> None:
+        raise ValueError("no such robot")
+
+    with pytest.raises(ValueError, match="no such robot") as caught:
+        call_yielding(1, fail)
+    assert any(entry.name == "fail" for entry in caught.traceback)

@@ -48,7 +48,8 @@ class ReverbSampler:
             maxlen=_REMEMBERED_BATCHES
         )
         # Only the updater's thread touches these:
-        self._counted_at = 0  # draws, when the table was asked for the count of its inserts
+        # Draws, when the table was last asked for the count of its inserts: long ago.
+        self._counted_at = -_BATCHES_PER_COUNT
         self._known_inserts = 0
         # Only the reader's thread touches these:
         self._iterator: Any = None
