@@ -33,7 +33,7 @@ def to_devices(devices: Sequence[jax.Device]) -> Callable[[Any], Any]:
 
 
 class Prefetcher:
-    """A worker that keeps up to `config.prefetch_batches` batches waiting on the devices, with the importance
+    """A worker that keeps up to `config.prefetch_batches` batches ready for the devices, with the importance
     weights of their items.
 
     On the CPU they wait as they came from replay: a copy for a device that reads the host's memory would be
@@ -68,7 +68,7 @@ class Prefetcher:
         self._changed = threading.Condition()
 
     def step(self, timeout_s: float) -> bool:
-        """Samples and moves one batch; False when replay gave none in time, or the queue was full.
+        """Samples one batch and makes it ready; False when replay gave none in time, or the queue was full.
 
         A call waits for replay or for room in the queue, never for both.
         """

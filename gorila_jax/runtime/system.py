@@ -176,7 +176,8 @@ def build_system(
 ) -> System:
     """Builds every worker and joins them up.
 
-    The threads that environments and replay start here yield to the learners' (`yield_to_others`).
+    The threads that environments and replay start here yield to the learners' (`yield_to_others`). In
+    lockstep there is one thread only, and everything is built in it.
 
     Args:
       run_id: what this run's replay clients recognise their server by.
@@ -186,13 +187,11 @@ def build_system(
       replay_directory: of a saved replay to restore, if any.
     """
     with contextlib.ExitStack() as undo:  # of what was started, if something after it fails
-        system = call_yielding(
-            config.run.feeder_niceness,
-            lambda: _build(
-                config, recipe, topology, spec, coordinator, undo, run_id, generation, initial_parameters,
-                replay_directory,
-            ),
+        build = functools.partial(
+            _build, config, recipe, topology, spec, coordinator, undo, run_id, generation, initial_parameters,
+            replay_directory,
         )  # fmt: skip
+        system = build() if config.run.lockstep else call_yielding(config.run.feeder_niceness, build)
         undo.pop_all()
     return system
 

@@ -70,27 +70,43 @@ def yield_to_others(niceness: int) -> None:
 
     An update on several threads is as late as the last of them: one that shares its core, even for a moment,
     holds up all the others. What makes batches may be late without anybody noticing, since there are some in
-    store. Without effect but on Linux, where threads have priorities of their own. It cannot be taken back.
+    store. What XLA computes in threads of its own, a policy among it, does not yield. Without effect but on
+    Linux, where threads have priorities of their own. It cannot be taken back.
     """
     if sys.platform == "linux":
         os.nice(niceness)
 
 
 def call_yielding(niceness: int, call: Callable[[], _Result]) -> _Result:
-    """Makes one call in a thread that yields to others, for the sake of the threads that the call starts."""
+    """Makes one call in a thread that yields to others, for the sake of the threads that the call starts.
+
+    A KeyboardInterrupt comes out when the call has ended: what it was building is not pulled from under it.
+    """
     results: list[_Result] = []
     errors: list[BaseException] = []
+    ended = threading.Event()
 
     def run() -> None:
-        yield_to_others(niceness)
         try:
+            yield_to_others(niceness)
             results.append(call())
         except BaseException as error:  # handed to the thread that waits for us, with its traceback
             errors.append(error)
+        finally:
+            ended.set()
 
-    thread = threading.Thread(target=run, name="build", daemon=True)
-    thread.start()
-    thread.join()
+    try:
+        threading.Thread(target=run, name="build", daemon=True).start()
+        _wait(ended)
+    except KeyboardInterrupt:
+        _wait(ended)
+        raise
     if errors:
         raise errors.pop()
     return results.pop()
+
+
+def _wait(event: threading.Event) -> None:
+    """With pauses, because a signal that comes just before a wait does not end it."""
+    while not event.wait(STEP_TIMEOUT_S):
+        pass

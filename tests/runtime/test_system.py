@@ -396,3 +396,17 @@ def test_all_but_the_learners_yield(monkeypatch):
     assert set(niceness.values()) == {0, 2}
     assert set(built_at) == {min(19, before + 2)}
     system.close()
+
+
+def test_in_lockstep_everything_is_built_in_the_one_thread_there_is(monkeypatch):
+    """Some environments may be used in the thread only that they were made in."""
+    makers = []
+    make = system_module.make_environment
+
+    def make_noted(*args, **kwargs):
+        makers.append(threading.current_thread())
+        return make(*args, **kwargs)
+
+    monkeypatch.setattr(system_module, "make_environment", make_noted)
+    build(config_of(**{"run.lockstep": True})).close()
+    assert makers == [threading.current_thread()]

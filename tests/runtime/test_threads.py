@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 
@@ -164,3 +165,29 @@ def test_what_a_yielding_call_raises_comes_out_with_its_traceback():
     with pytest.raises(ValueError, match="no such robot") as caught:
         call_yielding(1, fail)
     assert any(entry.name == "fail" for entry in caught.traceback)
+
+
+def test_an_interrupted_call_comes_to_its_end_first():
+    """What is being built is not closed meanwhile."""
+    begun, interrupted = threading.Event(), threading.Event()
+    ended = []
+
+    def call() -> None:
+        begun.set()
+        assert interrupted.wait(60)
+        ended.append(True)
+
+    def interrupt(signum: int, frame: object) -> None:
+        interrupted.set()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        waker = threading.Thread(target=lambda: begun.wait(60) and os.kill(os.getpid(), signal.SIGUSR1))
+        waker.start()
+        with pytest.raises(KeyboardInterrupt):
+            call_yielding(1, call)
+        assert ended == [True]
+        waker.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)

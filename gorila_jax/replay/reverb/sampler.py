@@ -47,11 +47,11 @@ class ReverbSampler:
         self._drawn: collections.deque[tuple[np.ndarray, int | None]] = collections.deque(
             maxlen=_REMEMBERED_BATCHES
         )
-        # Only the updater's thread touches these:
+        # Only the updater's thread uses these:
         # Draws, when the table was last asked for the count of its inserts: long ago.
         self._counted_at = -_BATCHES_PER_COUNT
         self._known_inserts = 0
-        # Only the reader's thread touches these:
+        # Only the reader's thread writes these:
         self._iterator: Any = None
         self._parts: list[Any] = []
         self._draws = 0
