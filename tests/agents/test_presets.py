@@ -81,6 +81,6 @@ def test_the_help_of_a_count_names_its_unit(path, unit):
 
 def test_every_whole_number_that_counts_or_times_something_has_its_unit_in_its_name():
     named = re.compile(r"_(frames|steps|updates|items|transitions|samples|seconds|losses|batches)(_|$)")
-    other = re.compile(r"num_|_size|seed|port|keep|frame_stack|frame_skip|noop_max|devices|threads")
+    other = re.compile(r"num_|_size|seed|port|keep|frame_stack|frame_skip|noop_max|devices|threads|niceness")
     counts = [path for path, field in fields().items() if field.type is int]
     assert [path for path in counts if not named.search(path) and not other.search(path)] == []
