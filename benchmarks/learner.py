@@ -48,7 +48,7 @@ from gorila_jax.runtime.devices import prefer_fast_cpu_runtime
 from gorila_jax.runtime.system import choose_backend, table_spec
 from gorila_jax.runtime.threads import Worker, call_yielding, run_threads
 from gorila_jax.runtime.train import Plan, make_plan
-from gorila_jax.types import EnvironmentSpec, GorilaError, Network
+from gorila_jax.types import EnvironmentSpec, GorilaError, Network, Replay, Sampler
 
 CONVOLUTIONS = flags.DEFINE_bool("convolutions", False, "measure the two kinds of convolutions only")
 TRANSITIONS = flags.DEFINE_integer("transitions", 4_000, "in replay, from random play", 256)
@@ -156,18 +156,12 @@ def renamed(arm: Arm, name: str) -> Arm:
 def live_arm(config: Config, plan: Plan, stack: contextlib.ExitStack) -> Arm:
     """Updates of a learner on a full replay; prefetching and priorities have threads, as in a run."""
     niceness = config.run.feeder_niceness
-    replay = call_yielding(
-        niceness,
-        lambda: make_replay(
-            choose_backend(config), table_spec(config, plan.recipe, plan.spec), 1, run_id=uuid.uuid4().hex
-        ),
-    )
+    replay, sampler = call_yielding(niceness, lambda: open_replay(config, plan))
     stack.callback(replay.close)
     fill(config, plan, replay.writer(0, config.env.num_environments))
     devices = plan.topology.learner_devices[0]
     network = plan.recipe.network(config, plan.spec)
     server = make_parameter_server(network.init(jax.random.PRNGKey(0)), config.parameter_server, [devices])
-    sampler = call_yielding(niceness, lambda: replay.sampler(0, config.learner.batch_size))
     prefetcher = Prefetcher(config.learner, devices, sampler.sample)
     priority_writer = PriorityWriter(sampler.update_priorities)
     feeders: dict[str, Worker] = {"prefetcher": prefetcher, "priority_writer": priority_writer}
@@ -203,6 +197,12 @@ def live_arm(config: Config, plan: Plan, stack: contextlib.ExitStack) -> Arm:
         return figures
 
     return measure
+
+
+def open_replay(config: Config, plan: Plan) -> tuple[Replay, Sampler]:
+    table = table_spec(config, plan.recipe, plan.spec)
+    replay = make_replay(choose_backend(config), table, 1, run_id=uuid.uuid4().hex)
+    return replay, replay.sampler(0, config.learner.batch_size)
 
 
 def fill(config: Config, plan: Plan, writer: Any) -> None:
