@@ -5,13 +5,16 @@
 Measured in turns, for the Nature network at batch 128 and the small one at batch 32: updates of a learner
 that is fed from a full Reverb server, priorities going back to it, against updates on one batch that lies
 on the device. And the Nature network's update with its convolutions as they are written in the paper,
-against ours, which lay blocks of pixels into the channels first.
+against ours, which lay blocks of pixels into the channels first. XLA's older CPU runtime, the faster one,
+cannot compute the gradients of plain strided convolutions (`prefer_fast_cpu_runtime`), and so those run in
+a process of their own with the newer one; ours run in both.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import uuid
@@ -44,82 +47,104 @@ from gorila_jax.parameter_server import make_parameter_server
 from gorila_jax.replay import make_replay
 from gorila_jax.runtime.configure import make_config
 from gorila_jax.runtime.coordinator import Coordinator
-from gorila_jax.runtime.devices import prefer_fast_cpu_runtime
+from gorila_jax.runtime.devices import THUNKS, prefer_fast_cpu_runtime
 from gorila_jax.runtime.system import choose_backend, table_spec
 from gorila_jax.runtime.threads import Worker, call_yielding, run_threads
 from gorila_jax.runtime.train import Plan, make_plan
 from gorila_jax.types import EnvironmentSpec, GorilaError, Network, Replay, Sampler
 
-CONVOLUTIONS = flags.DEFINE_bool("convolutions", False, "measure the two kinds of convolutions only")
+CONVOLUTIONS = flags.DEFINE_list(
+    "convolutions",
+    [],
+    "preset and batch size; measures two kinds of convolutions, as standard input asks: for a parent process",
+)
 TRANSITIONS = flags.DEFINE_integer("transitions", 4_000, "in replay, from random play", 256)
 
 CASES = {"nature_128": ("paper", 128), "small_32": ("small", 32)}
 """Name to preset, whose network it is, and batch size."""
 
-SPACE_TO_DEPTH = "space_to_depth_updates_per_second"
-PLAIN_CONVOLUTIONS = "plain_convolutions_updates_per_second"
+SPACE_TO_DEPTH = "nature_128_newer_runtime"
+PLAIN = "nature_128_newer_runtime_plain"
 PATIENCE_S = 60.0
 
 
 def main() -> None:
     if CONVOLUTIONS.value:
-        print(json.dumps(measure_convolutions()))
+        answer_about_convolutions(config_of(CONVOLUTIONS.value[0], int(CONVOLUTIONS.value[1])))
         return
-    convolutions = convolutions_in_a_child()  # first: children inherit the choice of the older runtime
-    prefer_fast_cpu_runtime()
-    arms: list[Arm] = []
     with contextlib.ExitStack() as stack:
+        arms = newer_runtime_arms(stack, *CASES["nature_128"])
+        prefer_fast_cpu_runtime()
         for name, (preset, batch_size) in CASES.items():
             config = config_of(preset, batch_size)
             plan = make_plan(config)
             arms.append(renamed(update_arm(config, plan), updates_figure(f"{name}_resident")))
             arms.append(renamed(live_arm(config, plan, stack), updates_figure(f"{name}_live")))
         rounds = measure_in_turns(arms, ROUNDS.value, SECONDS.value)
-    wanted = {
+    live = {
         f"{name}_live_of_resident": Ratio(
             updates_figure(f"{name}_live"), updates_figure(f"{name}_resident"), "resident"
         )
         for name in CASES
     }
-    ratios = median_ratios(rounds, wanted)
+    convolutions = {
+        "space_to_depth_speedup": Ratio(
+            updates_figure("nature_128_resident"), updates_figure(PLAIN), "plain ones in the newer runtime"
+        ),
+        "space_to_depth_speedup_in_newer_runtime": Ratio(
+            updates_figure(SPACE_TO_DEPTH), updates_figure(PLAIN), "plain ones there"
+        ),
+    }
+    ratios = median_ratios(rounds, live)
     ratios["live_of_resident"] = min(ratios.values())
-    speedup = {"space_to_depth_speedup": Ratio(SPACE_TO_DEPTH, PLAIN_CONVOLUTIONS, "plain")}
-    ratios |= median_ratios(convolutions, speedup)
+    ratios |= median_ratios(rounds, convolutions)
     settings = {
         "transitions": TRANSITIONS.value,
         "replay": choose_backend(config_of(*CASES["nature_128"])),
     }
-    report_rounds("learner", "apex's learner", rounds | convolutions, ratios, wanted | speedup, settings)
+    report_rounds("learner", "apex's learner", rounds, ratios, live | convolutions, settings)
 
 
-def convolutions_in_a_child() -> dict[str, list[float]]:
-    """`measure_convolutions` in a process that has XLA's newer CPU runtime: the older one cannot compute the
-    gradients of plain strided convolutions (`prefer_fast_cpu_runtime`)."""
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.learner",
-        "--convolutions",
-        f"--rounds={ROUNDS.value}",
-        f"--seconds={SECONDS.value}",
-    ]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-    if done.returncode:
-        raise GorilaError(f"measuring the convolutions failed with code {done.returncode}")
-    rounds: dict[str, list[float]] = json.loads(done.stdout.splitlines()[-1])
-    return rounds
+def newer_runtime_arms(stack: contextlib.ExitStack, preset: str, batch_size: int) -> list[Arm]:
+    """Arms in a child process that answers as `answer_about_convolutions` does."""
+    command = [sys.executable, "-m", "benchmarks.learner", f"--convolutions={preset},{batch_size}"]
+    environment = dict(os.environ)
+    if environment.get("XLA_FLAGS"):  # without a choice of the older runtime that this process has made
+        environment["XLA_FLAGS"] = environment["XLA_FLAGS"].replace(f"{THUNKS}=false", "")
+    child = stack.enter_context(  # unbuffered: what a dead child did not take is not sent again at the end
+        subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    questions, answers = child.stdin, child.stdout
+
+    def arm(name: str) -> Arm:
+        def measure(seconds: float) -> dict[str, float]:
+            with contextlib.suppress(BrokenPipeError):  # it has ended: then it gives no answer either
+                questions.write(f"{name} {seconds}\n".encode())
+            answer = answers.readline()
+            if not answer:
+                raise GorilaError(f"the process that measures convolutions ended with code {child.wait()}")
+            figures: dict[str, float] = json.loads(answer)
+            return figures
+
+        return measure
+
+    return [arm(SPACE_TO_DEPTH), arm(PLAIN)]
 
 
-def measure_convolutions() -> dict[str, list[float]]:
+def answer_about_convolutions(config: Config) -> None:
+    """For every line "arm seconds" on standard input, what that arm measures as JSON on standard output."""
     jax.local_devices()  # starts jax with the newer runtime, before a plan could choose the older one
-    config = config_of(*CASES["nature_128"])
     plan = make_plan(config)
     plain = plan._replace(recipe=plan.recipe._replace(network=plain_nature_network))
-    arms = [
-        renamed(update_arm(config, plan), SPACE_TO_DEPTH),
-        renamed(update_arm(config, plain), PLAIN_CONVOLUTIONS),
-    ]
-    return measure_in_turns(arms, ROUNDS.value, SECONDS.value)
+    arms = {
+        name: renamed(update_arm(config, its_plan), updates_figure(name))
+        for name, its_plan in ((SPACE_TO_DEPTH, plan), (PLAIN, plain))
+    }
+    for question in sys.stdin:
+        name, seconds = question.split()
+        print(json.dumps(arms[name](float(seconds))), flush=True)
 
 
 def updates_figure(arm: str) -> str:

@@ -11,7 +11,7 @@ from gorila_jax.config import RunConfig
 from gorila_jax.types import ConfigError
 
 _FLAG = "--xla_force_host_platform_device_count"
-_THUNKS = "--xla_cpu_use_thunk_runtime"
+THUNKS = "--xla_cpu_use_thunk_runtime"
 _THREADS = "PJRT_NPROC"
 
 
@@ -63,8 +63,8 @@ def prefer_fast_cpu_runtime() -> None:
     ours never need, ends the process ("Check failed: use_thread_pool"). A user's network may need it.
     """
     flags = os.environ.get("XLA_FLAGS", "")
-    if jax.__version_info__ < (0, 5) and _THUNKS not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} {_THUNKS}=false".strip()
+    if jax.__version_info__ < (0, 5) and THUNKS not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {THUNKS}=false".strip()
 
 
 def _start_with_threads(number: int) -> None:

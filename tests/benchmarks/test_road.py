@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import jax
+import contextlib
+
 import pytest
 
 from benchmarks import actor, end_to_end, learner
+from gorila_jax.types import GorilaError
 from tests.benchmarks.in_process import run_benchmark
 
 SMALLEST = ("--rounds=1", "--seconds=0.01", "--replay_backend=memory")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def newer_cpu_runtime():
-    """Starts jax before a benchmark could choose the older one, which aborts at plain convolutions."""
-    jax.local_devices()
 
 
 def test_an_actor_beside_its_bound(capsys, tmp_path):
@@ -28,11 +24,20 @@ def test_an_actor_beside_its_bound(capsys, tmp_path):
 
 def test_a_learner_beside_one_on_a_resident_batch(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(learner, "CASES", {"nature_128": ("small", 4)})
-    monkeypatch.setattr(learner, "convolutions_in_a_child", learner.measure_convolutions)
     record, _ = run_benchmark(learner, capsys, tmp_path, "--transitions=256", *SMALLEST)
     ratios = record["ratios"]
     assert ratios["live_of_resident"] == ratios["nature_128_live_of_resident"]
-    assert "space_to_depth_speedup" in ratios
+    assert ratios["space_to_depth_speedup"] > 0
+    assert ratios["space_to_depth_speedup_in_newer_runtime"] > 0
+
+
+def test_a_process_that_cannot_measure_convolutions_ends_the_benchmark(capfd):
+    with contextlib.ExitStack() as stack:
+        arms = learner.newer_runtime_arms(stack, "nonesuch", 4)
+        for arm in arms:  # asked while it is still alive, and after its end
+            with pytest.raises(GorilaError, match="ended with code 2"):
+                arm(0.0)
+    assert "nonesuch" in capfd.readouterr().err
 
 
 def test_the_share_of_the_machine_that_does_useful_work(capsys, tmp_path):
