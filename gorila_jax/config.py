@@ -87,13 +87,16 @@ class ReplayConfig:
     )
     learning_starts_transitions: int = setting(
         50_000,
-        "transitions in the replay before it is first sampled; of several servers each waits for its share, "
-        "rounded up",
+        "transitions in a global replay, or in each local one, before it is first sampled; of several "
+        "servers of a global one each waits for its share, rounded up",
         1,
     )
     samples_per_insert: float = setting(8.0, "transitions trained on per transition inserted; 0: not held", 0)
     error_buffer_samples: int = setting(
-        0, "how far samples may stray from that ratio, over all servers; 0: twice the least that is safe", 0
+        0,
+        "how far samples of a global replay, or of each local one, may stray from that ratio; 0: twice the "
+        "least that is safe",
+        0,
     )
     priority_exponent: float = setting(0.0, "alpha of proportional sampling; 0: uniform", 0, 1)
     server_addresses: tuple[str, ...] = setting(
@@ -333,12 +336,6 @@ def _validate_together(config: Config) -> None:
     _validate_servers(config)
     if config.run.lockstep and replay.backend == "reverb":
         raise ConfigError("run.lockstep needs the seeded in-process replay: replay.backend=memory (or auto)")
-    if config.replay.backend == "memory" and replay.server_addresses:
-        raise ConfigError(
-            "replay.server_addresses needs replay.backend=reverb: the memory replay has no server"
-        )
-    if replay.backend == "memory" and replay.port:
-        raise ConfigError("replay.port needs replay.backend=reverb: the memory replay has no server")
     if replay.server_addresses and replay.checkpoint:
         raise ConfigError("replay.checkpoint saves this process's server: not with replay.server_addresses")
     for address in replay.server_addresses:
@@ -349,8 +346,6 @@ def _validate_together(config: Config) -> None:
         raise ConfigError(
             "replay.server_addresses needs replay.run_id, the name that those servers were started with"
         )
-    if config.run.lockstep and replay.server_addresses:
-        raise ConfigError("run.lockstep uses the in-process replay: leave replay.server_addresses empty")
 
 
 def _validate_servers(config: Config) -> None:

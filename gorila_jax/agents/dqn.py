@@ -90,8 +90,6 @@ PAPER: Preset = {
     "learner.max_abs_td_error": Setting(1.0, NATURE),
     "learner.max_abs_reward": Setting(1.0, NATURE),
     "actor.parameter_period_steps": Setting(4, NATURE + ": the actor is never behind by more than an update"),
-    "actor.epsilon_final": Setting(0.1, NATURE),
-    "actor.epsilon_decay_steps": Setting(1_000_000, DQN_ZOO + ": 2 % of 200 M frames"),
     "parameter_server.optimizer": Setting("rmsprop", NATURE),
     "parameter_server.learning_rate": Setting(2.5e-4, NATURE),
     "parameter_server.optimizer_options": Setting(
@@ -113,8 +111,6 @@ SMALL: Preset = {
         3, "Hessel et al. 2017, whose ablation found it among the two that matter most"
     ),
     "actor.parameter_period_steps": Setting(10, OURS),
-    "actor.epsilon_final": Setting(0.02, OURS),
-    "actor.epsilon_decay_steps": Setting(50_000, OURS),
     "parameter_server.optimizer": Setting("adam", OURS),
     "parameter_server.learning_rate": Setting(3e-4, OURS),
     "parameter_server.target_period_updates": Setting(500, OURS),
@@ -130,13 +126,27 @@ TOY: Preset = {
     "replay.samples_per_insert": Setting(8.0, NATURE),
     "learner.max_abs_reward": Setting(0.0, "the rewards of toys are small"),
     "actor.parameter_period_steps": Setting(5, OURS),
-    "actor.epsilon_final": Setting(0.05, OURS),
-    "actor.epsilon_decay_steps": Setting(10_000, OURS),
     "parameter_server.optimizer": Setting("adam", OURS),
     "parameter_server.learning_rate": Setting(1e-3, OURS),
     "parameter_server.target_period_updates": Setting(200, OURS),
     "run.total_frames": Setting(30_000, OURS),
 }
+
+EXPLORATION = {
+    "paper": {
+        "actor.epsilon_final": Setting(0.1, NATURE),
+        "actor.epsilon_decay_steps": Setting(1_000_000, DQN_ZOO + ": 2 % of 200 M frames"),
+    },
+    "small": {
+        "actor.epsilon_final": Setting(0.02, OURS),
+        "actor.epsilon_decay_steps": Setting(50_000, OURS),
+    },
+    "toy": {
+        "actor.epsilon_final": Setting(0.05, OURS),
+        "actor.epsilon_decay_steps": Setting(10_000, OURS),
+    },
+}
+"""By preset, apart: agents that start from DQN's presets explore in ways of their own."""
 
 recipe = Recipe(
     name="dqn",
@@ -146,5 +156,8 @@ recipe = Recipe(
     network=network,
     exploration=annealed_over_steps,
     loss=loss,
-    presets={"paper": PAPER, "small": SMALL, "toy": TOY},
+    presets={
+        name: {**preset, **EXPLORATION[name]}
+        for name, preset in (("paper", PAPER), ("small", SMALL), ("toy", TOY))
+    },
 )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from gorila_jax.agents import dqn
+from gorila_jax.agents.dqn import NATURE, OURS
 from gorila_jax.agents.recipe import Elapsed, ExplorationFn, Preset, Setting
 from gorila_jax.config import Config
 from gorila_jax.rl.exploration import linear_schedule
 
 NAIR = "Nair et al. 2015"
-RECALLED = NAIR + " (recalled, not checked against the text)"
-OURS = dqn.OURS
+UNVERIFIED = NAIR + " (unverified)"
 
 
 def annealed_over_updates(config: Config) -> ExplorationFn:
@@ -27,25 +27,27 @@ def annealed_over_updates(config: Config) -> ExplorationFn:
 PAPER: Preset = {
     **dqn.PAPER,
     "actor.num_actors": Setting(100, NAIR),
-    "actor.epsilon_decay_updates": Setting(1_000_000, RECALLED),
+    "actor.epsilon_final": Setting(0.1, NATURE),
+    "actor.epsilon_decay_updates": Setting(1_000_000, UNVERIFIED),
     "learner.num_learners": Setting(100, NAIR),
     "learner.outlier_deviations": Setting(5.0, "ours: the paper says several"),
     "replay.layout": Setting("local", NAIR + ": bundles"),
-    "replay.capacity_transitions": Setting(1_000_000, RECALLED + ": 1 M frames per bundle"),
+    "replay.capacity_transitions": Setting(1_000_000, UNVERIFIED + ": 1 M frames per bundle"),
     "replay.samples_per_insert": Setting(0.0, NAIR + ": actors and learners run free"),
     "parameter_server.num_shards": Setting(30, NAIR + ": about 30 machines"),
-    "parameter_server.optimizer": Setting("adagrad", RECALLED),
+    "parameter_server.optimizer": Setting("adagrad", UNVERIFIED),
     "parameter_server.learning_rate": Setting(1e-3, "ours: the paper gives none"),
     "parameter_server.optimizer_options": Setting((), "optax's own"),
     "parameter_server.max_staleness_updates": Setting(
         1_000, "ours: the paper gives none; ten rounds of 100 learners"
     ),
-    "parameter_server.target_period_updates": Setting(60_000, RECALLED),
+    "parameter_server.target_period_updates": Setting(60_000, UNVERIFIED),
 }
 
 SMALL: Preset = {
     **dqn.SMALL,
     "actor.num_actors": Setting(1, OURS),
+    "actor.epsilon_final": Setting(0.02, OURS),
     "actor.epsilon_decay_updates": Setting(6_000, OURS),
     "learner.num_learners": Setting(2, OURS),
     "learner.outlier_deviations": Setting(5.0, "ours: the paper says several"),
@@ -55,6 +57,7 @@ SMALL: Preset = {
 
 TOY: Preset = {
     **dqn.TOY,
+    "actor.epsilon_final": Setting(0.05, OURS),
     "actor.epsilon_decay_updates": Setting(2_500, OURS),
     "learner.outlier_deviations": Setting(5.0, "ours: the paper says several"),
     "parameter_server.max_staleness_updates": Setting(20, OURS),

@@ -250,7 +250,8 @@ def make_gymnasium_environment(
 def gymnasium_environment_spec(name: str, config: EnvironmentConfig) -> EnvironmentSpec:
     """What every environment of this name is like. Makes one and closes it."""
     _refuse_pool_options(name, config)
-    env = EnvironmentMaker(name, config.max_steps_per_episode, renderable=False)()
+    # Without the configured limit, which would stand in env.spec in place of the environment's own.
+    env = EnvironmentMaker(name, 0, renderable=False)()
     try:
         shape, dtype = observation_layout(name, env.observation_space)
         num_actions = action_count(name, env.action_space)

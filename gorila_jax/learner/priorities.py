@@ -10,6 +10,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+BATCHES_PER_WRITE = 4  # a write to Reverb takes as long for four small batches as for one
 WAITING_BATCHES = 64  # before the oldest is dropped: far more than a healthy replay leaves waiting
 
 
@@ -42,15 +43,21 @@ class PriorityWriter:
                 gone, _ = self._waiting.popleft()
                 self._count(dropped=len(gone))
             self._waiting.append((keys, priorities))
-            self._changed.notify()
+            if self._has_enough():
+                self._changed.notify()
 
     def step(self, timeout_s: float) -> bool:
-        """Writes one batch of priorities; False when there was none in time."""
+        """Writes the priorities of `BATCHES_PER_WRITE` batches together, or of the fewer that came in time.
+
+        Of an item in several of them the last priority holds. False when no batch came.
+        """
         with self._changed:
-            if not self._changed.wait_for(lambda: self._waiting, timeout_s):
-                return False
-            keys, sent = self._waiting.popleft()
-        priorities = np.asarray(sent).ravel()
+            self._changed.wait_for(self._has_enough, timeout_s)
+            taken = [self._waiting.popleft() for _ in range(min(BATCHES_PER_WRITE, len(self._waiting)))]
+        if not taken:
+            return False
+        keys = np.concatenate([keys for keys, _ in taken])
+        priorities = np.concatenate([np.asarray(sent).ravel() for _, sent in taken])
         finite = np.isfinite(priorities)
         evicted = self._update(keys[finite], priorities[finite]) if finite.any() else 0
         usable = int(np.count_nonzero(finite))
@@ -62,6 +69,9 @@ class PriorityWriter:
         """Since this run's last start."""
         with self._changed:
             return self._counts
+
+    def _has_enough(self) -> bool:
+        return len(self._waiting) >= BATCHES_PER_WRITE
 
     def _count(self, written: int = 0, evicted: int = 0, nonfinite: int = 0, dropped: int = 0) -> None:
         old = self._counts

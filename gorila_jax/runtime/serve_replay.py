@@ -10,6 +10,7 @@ import psutil
 from gorila_jax.agents import find_recipe
 from gorila_jax.config import Config
 from gorila_jax.environments import environment_spec
+from gorila_jax.replay import reverb_available
 from gorila_jax.replay.signature import check_memory, estimate_bytes
 from gorila_jax.runtime.system import table_spec
 from gorila_jax.runtime.topology import count_tables
@@ -28,6 +29,8 @@ def serve_replay(config: Config, index: int = 0) -> None:
         raise ConfigError(
             "a replay server needs config.replay.run_id, a name that its trainer repeats, and a port"
         )
+    if not reverb_available():
+        raise ConfigError("a replay server needs Reverb, which is not installed here: see BUILD.md")
     from gorila_jax.replay.reverb import ReplayServer  # loads TensorFlow
 
     recipe, spec = find_recipe(config.agent), environment_spec(config.environment, config.env)

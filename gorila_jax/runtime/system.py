@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 from gorila_jax.actor.actor import Actor, ActorPorts
 from gorila_jax.actor.policy import make_policy
 from gorila_jax.agents.recipe import Elapsed, ExplorationFn, Recipe
-from gorila_jax.config import Config
+from gorila_jax.config import Config, get
 from gorila_jax.environments import make_environment
 from gorila_jax.learner.learner import Learner
 from gorila_jax.learner.prefetch import Prefetcher
@@ -32,7 +32,15 @@ from gorila_jax.runtime.episodes import EpisodeStatistics
 from gorila_jax.runtime.threads import Worker, call_yielding
 from gorila_jax.runtime.topology import Topology
 from gorila_jax.runtime.waits import TimedEnvironment, Waits
-from gorila_jax.types import EnvironmentSpec, Parameters, ParameterServer, Replay, ReplayWriter, Sampler
+from gorila_jax.types import (
+    ConfigError,
+    EnvironmentSpec,
+    Parameters,
+    ParameterServer,
+    Replay,
+    ReplayWriter,
+    Sampler,
+)
 
 
 class System(NamedTuple):
@@ -133,12 +141,13 @@ def table_spec(config: Config, recipe: Recipe, spec: EnvironmentSpec) -> TableSp
     replay = config.replay
     buffer = float(replay.error_buffer_samples)
     if not buffer and replay.samples_per_insert:
+        bundles = config.learner.num_learners if replay.layout == "local" else 1
         # A step of an actor inserts one item per environment, and the last of an episode n of them.
-        inserts = config.env.num_environments * config.learner.n_steps * config.actor.num_actors
+        inserts = config.env.num_environments * config.learner.n_steps * config.actor.num_actors // bundles
         buffer = 2 * smallest_error_buffer(
             replay.samples_per_insert,
-            config.learner.batch_size * config.learner.num_learners,
-            config.learner.prefetch_batches + 2,
+            config.learner.batch_size * config.learner.num_learners // bundles,
+            config.learner.prefetch_batches + 2,  # Reverb's samplers draw about two more ahead
             inserts,
         )
     table = TableSpec(
@@ -156,10 +165,22 @@ def table_spec(config: Config, recipe: Recipe, spec: EnvironmentSpec) -> TableSp
 
 
 def choose_backend(config: Config) -> str:
-    """reverb or memory, where the configuration leaves it open."""
-    if config.replay.backend != "auto":
-        return config.replay.backend
-    return "memory" if config.run.lockstep or not reverb_available() else "reverb"
+    """reverb or memory, where the configuration leaves it open.
+
+    Raises:
+      ConfigError: it comes to memory, and something is set that only a server has.
+    """
+    backend = config.replay.backend
+    if backend == "auto":
+        backend = "memory" if config.run.lockstep or not reverb_available() else "reverb"
+    if backend == "memory":
+        for path in ("replay.server_addresses", "replay.port"):
+            if get(config, path):
+                raise ConfigError(
+                    f"{path} is set, but this run has the in-process replay, which has no server: Reverb is "
+                    "used unless run.lockstep or replay.backend=memory is set, or it is not installed"
+                )
+    return backend
 
 
 def build_system(
@@ -256,7 +277,8 @@ def _build(
         samplers.append(sampler)
         prefetchers.append(prefetcher)
 
-    policy = waits.timed("policy", make_policy(network))
+    act = make_policy(network)  # a call returns before it has computed: to wait for that is part of choosing
+    policy = waits.timed("policy", lambda *arguments: jax.block_until_ready(act(*arguments)))
     actors, writers, exploration = [], [], []
     for index, table in enumerate(topology.actor_tables):
         writer = replay.writer(table, config.env.num_environments)

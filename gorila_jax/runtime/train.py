@@ -50,7 +50,7 @@ from gorila_jax.types import (
 MAY_CHANGE = (
     "run.total_frames", "run.log_period_seconds", "run.platform", "run.host_devices", "checkpoint.*",
     "replay.checkpoint", "replay.port", "replay.run_id", "replay.server_addresses", "env.num_threads",
-    "run.xla_threads", "run.feeder_niceness",
+    "env.gymnasium_workers", "run.xla_threads", "run.feeder_niceness",
 )  # fmt: skip
 """Settings that a resumed run may have anew: none of them changes what is learned."""
 

@@ -8,7 +8,8 @@ import jax
 import pytest
 
 from gorila_jax.agents import RECIPES
-from gorila_jax.config import fields, get
+from gorila_jax.agents.recipe import Elapsed
+from gorila_jax.config import fields, get, override
 from gorila_jax.environments import environment_spec
 from gorila_jax.parameter_server import make_optimizer
 from gorila_jax.runtime.configure import make_config
@@ -51,6 +52,20 @@ def test_every_number_says_where_it_comes_from(agent, preset):
     for path, setting in RECIPES[agent].presets[preset].items():
         assert path in fields()
         assert len(setting.source.strip()) > 3, path
+
+
+@pytest.mark.parametrize(("agent", "preset"), PRESETS)
+def test_an_agent_explores_by_every_epsilon_that_its_preset_names(agent, preset):
+    config, recipe = make_config(agent, "Catch-v0", preset), RECIPES[agent]
+
+    def explored(config):
+        epsilon = recipe.exploration(config)
+        return [epsilon(Elapsed(n, n), e, 8) for n in (0, 1_000, 10**9) for e in range(8)]
+
+    for path in recipe.presets[preset]:
+        if path.startswith("actor.epsilon"):
+            value = get(config, path)
+            assert explored(override(config, {path: type(value)(value / 2)})) != explored(config), path
 
 
 @pytest.mark.parametrize(("agent", "preset"), PRESETS)

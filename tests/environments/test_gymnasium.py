@@ -321,6 +321,13 @@ def test_a_factory_without_pictures_shows_the_observation():
     environment.close()
 
 
+@pytest.mark.parametrize(("configured", "in_force"), [(0, 500), (100, 100), (1000, 500)])
+def test_the_smaller_of_two_time_limits_is_recorded(configured, in_force):
+    environment = make("tests.environments.test_gymnasium:cartpole", max_steps_per_episode=configured)
+    assert environment.spec.settings["max_steps_per_episode"] == in_force
+    environment.close()
+
+
 def test_gymnasiums_own_environments_work():
     environment = make("tests.environments.test_gymnasium:cartpole", size=2, renderable=True)
     assert environment.spec.settings["max_steps_per_episode"] == 500

@@ -11,7 +11,7 @@ import pytest
 from gorila_jax.config import LearnerConfig
 from gorila_jax.learner.learner import Learner
 from gorila_jax.learner.prefetch import Prefetcher
-from gorila_jax.learner.priorities import WAITING_BATCHES, PriorityWriter
+from gorila_jax.learner.priorities import BATCHES_PER_WRITE, WAITING_BATCHES, PriorityWriter
 from gorila_jax.types import Batch, SampleInfo, Snapshot
 from tests.learner.problem import batch, expected, loss_fn, parameters, replicated, steps
 
@@ -48,9 +48,22 @@ def test_nothing_that_is_not_finite_is_ever_sent(bad):
     writer.send(np.arange(3), jax.numpy.array([[1.0, bad, 3.0]]))
     writer.send(np.arange(2), jax.numpy.array([[bad, bad]]))
     assert writer.step(0.0)
+    writer.send(np.arange(2), jax.numpy.array([[bad, bad]]))
     assert writer.step(0.0)
     assert table.updates == [([0, 2], [1, 3])]
-    assert writer.counts() == (2, 0, 3, 0)
+    assert writer.counts() == (2, 0, 5, 0)
+
+
+def test_batches_that_wait_are_written_together_in_their_order():
+    table = Table()
+    writer = PriorityWriter(table.update)
+    for number in range(BATCHES_PER_WRITE + 1):
+        writer.send(np.array([7, number]), jax.numpy.array([[number], [number]]))
+    assert writer.step(LONG_S)  # there are enough: it does not wait for more
+    assert writer.step(0.0)
+    together = [key for number in range(BATCHES_PER_WRITE) for key in (7, number)]
+    assert [keys for keys, _ in table.updates] == [together, [7, BATCHES_PER_WRITE]]
+    assert writer.counts().written == 2 * (BATCHES_PER_WRITE + 1)
 
 
 def test_sending_never_waits_and_what_is_dropped_is_counted():
@@ -60,18 +73,20 @@ def test_sending_never_waits_and_what_is_dropped_is_counted():
         writer.send(np.array([number]), jax.numpy.ones((1, 1)))
     while writer.step(0.0):
         pass
-    assert [keys[0] for keys, _ in table.updates] == list(range(2, WAITING_BATCHES + 2))
+    written = [key for keys, _ in table.updates for key in keys]
+    assert written == list(range(2, WAITING_BATCHES + 2))
     assert writer.counts() == (WAITING_BATCHES, 0, 0, 2)
 
 
 def test_a_waiting_writer_wakes_up():
     table = Table()
     writer = PriorityWriter(table.update)
-    thread = threading.Thread(target=writer.step, args=(LONG_S,))
+    thread = threading.Thread(target=writer.step, args=(10 * LONG_S,))
     thread.start()
-    writer.send(np.array([7]), jax.numpy.ones((1, 1)))
+    for number in range(BATCHES_PER_WRITE):
+        writer.send(np.array([number]), jax.numpy.ones((1, 1)))
     thread.join(LONG_S)
-    assert table.updates == [([7], [1.0])]
+    assert table.updates == [(list(range(BATCHES_PER_WRITE)), [1.0] * BATCHES_PER_WRITE)]
 
 
 def sent_by_one_update(probabilities: list[float], exponent: float, reward: float | None = None):

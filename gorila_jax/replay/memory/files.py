@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -47,11 +45,3 @@ def load_items(directory: pathlib.Path, signature: Signature) -> list[tuple[Step
     ]
     rows = [Step(*(np.array(column[number])[()] for column in columns)) for number in range(len(columns[0]))]
     return [tuple(rows[number] for number in item) for item in np.load(directory / "items.npy")]
-
-
-def write_json(path: pathlib.Path, value: Any) -> None:
-    path.write_text(json.dumps(value))
-
-
-def read_json(path: pathlib.Path) -> Any:
-    return json.loads(path.read_text())

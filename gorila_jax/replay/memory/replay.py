@@ -7,6 +7,7 @@ has one lock; nothing here starts a thread.
 from __future__ import annotations
 
 import collections
+import json
 import pathlib
 import threading
 from typing import Any
@@ -224,18 +225,20 @@ class _Table:
             self._changed.notify_all()
 
     def save(self, directory: pathlib.Path) -> None:
-        with self._changed:
-            files.save_items(directory, self.spec.signature, self._oldest_first(self._items))
-            np.save(directory / "priorities.npy", self._oldest_first(self._priorities[: len(self._items)]))
+        with self._changed:  # items are only referred to: rows never change, and others wait meanwhile
+            items = list(self._oldest_first(self._items))
+            priorities = np.array(self._oldest_first(self._priorities[: len(items)]))
             state = {
                 "inserted": self._inserted,
                 "sampled": self._sampled,
                 "random": self._random.bit_generator.state,
             }
-            files.write_json(directory / "state.json", state)
+        files.save_items(directory, self.spec.signature, items)
+        np.save(directory / "priorities.npy", priorities)
+        (directory / "state.json").write_text(json.dumps(state))
 
     def restore(self, directory: pathlib.Path) -> None:
-        state = files.read_json(directory / "state.json")
+        state = json.loads((directory / "state.json").read_text())
         items = files.load_items(directory, self.spec.signature)
         priorities = np.load(directory / "priorities.npy")
         with self._changed:
