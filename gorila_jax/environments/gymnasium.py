@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import importlib
 import inspect
+import math
 import os
 import signal
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium
@@ -148,32 +151,77 @@ class SerialVectorEnv(SyncVectorEnv):
 
 
 class CountedSteps(gymnasium.Wrapper):
-    """Replaces the environment's info by the number of steps since its reset, and checks observations.
+    """Replaces the environment's info by the number of steps since its reset, and checks what it returns.
 
     Users' infos are dropped because nobody reads them, and batching them fails on many a type.
+
+    Raises:
+        GorilaError: a reset or a step returned something else than `gymnasium.Env` says, or a reward that is
+            not finite.
     """
 
-    def __init__(self, env: gymnasium.Env):
+    def __init__(self, env: gymnasium.Env, name: str):
         super().__init__(env)
+        self._name = name
         self._elapsed_steps = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]:
-        observation, _ = self.env.reset(seed=seed, options=options)
+        returned = self.env.reset(seed=seed, options=options)
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            raise self._wrong("reset", f"{_summary(returned)}, not (observation, info)")
         self._elapsed_steps = 0
-        return self._checked(observation), {_ELAPSED: 0}
+        return self._observation("reset", returned[0]), {_ELAPSED: 0}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict]:
-        observation, reward, terminated, truncated, _ = self.env.step(int(action))
+        returned = self.env.step(int(action))
+        if not isinstance(returned, tuple) or len(returned) != 5:
+            raise self._wrong(
+                "step", f"{_summary(returned)}, not (observation, reward, terminated, truncated, info)"
+            )
+        observation, reward, terminated, truncated, _ = returned
         self._elapsed_steps += 1
-        return self._checked(observation), reward, terminated, truncated, {_ELAPSED: self._elapsed_steps}
+        reward_number = self._number("reward", reward, "biuf")
+        if not math.isfinite(reward_number):
+            raise self._wrong("step", f"a reward of {reward}")
+        return (
+            self._observation("step", observation),
+            reward_number,
+            bool(self._number("terminated", terminated, "biu")),
+            bool(self._number("truncated", truncated, "biu")),
+            {_ELAPSED: self._elapsed_steps},
+        )
 
-    def _checked(self, observation: Any) -> Any:
-        if np.shape(observation) != self.observation_space.shape:
-            raise GorilaError(
-                f"{self.env} gave an observation of shape {np.shape(observation)}, but its observation_space "
-                f"says {self.observation_space.shape}"
+    def _observation(self, call: str, observation: Any) -> Any:
+        space = self.observation_space
+        if np.shape(observation) != space.shape:
+            raise self._wrong(
+                call,
+                f"an observation of shape {np.shape(observation)}, but its observation_space says "
+                f"{space.shape}",
+            )
+        dtype = np.asarray(observation).dtype
+        if not np.can_cast(dtype, space.dtype, "same_kind"):
+            raise self._wrong(
+                call, f"an observation of {dtype}, but its observation_space says {space.dtype}"
             )
         return observation
+
+    def _number(self, what: str, value: Any, kinds: str) -> float:
+        """`value`, a scalar or an array of one element, whose dtype is one of `kinds`."""
+        array = np.asarray(value)
+        if array.size != 1 or array.dtype.kind not in kinds:
+            raise self._wrong("step", f"{value!r} as {what}, which is no {_KINDS[kinds]}")
+        return array.item()
+
+    def _wrong(self, call: str, what: str) -> GorilaError:
+        return GorilaError(f"environment {self._name}: its {call} returned {what}")
+
+
+_KINDS = {"biuf": "single number", "biu": "single truth value"}
+
+
+def _summary(value: Any) -> str:
+    return f"{len(value)} values" if isinstance(value, tuple) else f"a {type(value).__name__}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,12 +240,28 @@ class EnvironmentMaker:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         factory = load_factory(self.name)
         arguments = {"render_mode": "rgb_array"} if self.renderable and _takes_render_mode(factory) else {}
-        env = factory(**arguments)
+        with _own_faults(self.name, "its factory"):
+            env = factory(**arguments)
         if not isinstance(env, gymnasium.Env):
             raise ConfigError(f"environment {self.name!r}: its factory returned a {type(env)}; {_EXPECTED}")
         if self.max_steps_per_episode:
             env = gymnasium.wrappers.TimeLimit(env, self.max_steps_per_episode)
-        return CountedSteps(env)
+        return CountedSteps(env, self.name)
+
+
+@contextlib.contextmanager
+def _own_faults(name: str, what: str) -> Iterator[None]:
+    """Whatever the user's code raises meanwhile becomes a ConfigError that says where."""
+    try:
+        yield
+    except GorilaError:
+        raise
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise ConfigError(
+            f"environment {name!r}: {what} failed with {type(error).__name__}: {error} "
+            f"({place.filename}:{place.lineno})"
+        ) from error
 
 
 def load_factory(name: str) -> Callable[..., gymnasium.Env]:
@@ -244,6 +308,13 @@ def make_gymnasium_environment(
         vector = ProcessVectorEnv(name, makers)
     else:
         vector = SerialVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
+    # In processes each has its own.
+    if len({id(env.unwrapped) for env in getattr(vector, "envs", ())}) not in (0, num_environments):
+        vector.close()
+        raise ConfigError(
+            f"environment {name!r}: its factory returned the same environment twice; it has to make a new "
+            "one in every call"
+        )
     return GymnasiumEnvironment(vector, spec, config.discount, seed)
 
 
@@ -252,12 +323,13 @@ def gymnasium_environment_spec(name: str, config: EnvironmentConfig) -> Environm
     _refuse_pool_options(name, config)
     # Without the configured limit, which would stand in env.spec in place of the environment's own.
     env = EnvironmentMaker(name, 0, renderable=False)()
-    try:
-        shape, dtype = observation_layout(name, env.observation_space)
-        num_actions = action_count(name, env.action_space)
-        own_limit = env.spec.max_episode_steps if env.spec else None
-    finally:
-        env.close()
+    with _own_faults(name, "asking it for its spaces, or closing it,"):
+        try:
+            shape, dtype = observation_layout(name, env.observation_space)
+            num_actions = action_count(name, env.action_space)
+            own_limit = env.spec.max_episode_steps if env.spec else None
+        finally:
+            env.close()
     limits = [limit for limit in (config.max_steps_per_episode, own_limit) if limit]
     return EnvironmentSpec(
         name=name,

@@ -78,6 +78,8 @@ class ProcessVectorEnv(AsyncVectorEnv):
         try:
             return function(*args, **kwargs)
         except (EOFError, ConnectionError) as error:
+            if any(pipe is None for pipe in self.parent_pipes):  # an environment has raised it
+                raise
             self._broken = True
             raise GorilaError(f"environment {self._name}: one of its processes has died") from error
 

@@ -14,15 +14,26 @@ def observation_layout(name: str, space: Any) -> tuple[tuple[int, ...], np.dtype
     """Shape and dtype of one stored observation. float64 is stored as float32: networks compute in no more.
 
     Raises:
-        ConfigError: anything but one array of numbers.
+        ConfigError: anything but one array of numbers, or integers that 32 bits cannot hold.
     """
     if not isinstance(space, gymnasium.spaces.Box):
         raise ConfigError(
             f"environment {name}: observations are {_kind(space)}; only one array of numbers (a Box) per "
             "step is possible. A gymnasium wrapper can flatten them: name it module:factory"
         )
-    dtype = np.dtype(np.float32) if space.dtype == np.float64 else np.dtype(space.dtype)
-    return tuple(space.shape), dtype
+    if 0 in space.shape:
+        raise ConfigError(f"environment {name}: observations of shape {space.shape} hold no numbers")
+    dtype = np.dtype(space.dtype)
+    if dtype.kind in "iu" and dtype.itemsize == 8:
+        info = np.iinfo(np.int32)
+        if space.low.min() < info.min or space.high.max() > info.max:
+            raise ConfigError(
+                f"environment {name}: observations are {dtype} from {space.low.min()} to {space.high.max()}, "
+                "but networks compute with 32 bits; a gymnasium wrapper can scale them to floats: name it "
+                "module:factory"
+            )
+        dtype = np.dtype(np.int32)
+    return tuple(space.shape), np.dtype(np.float32) if dtype == np.float64 else dtype
 
 
 def action_count(name: str, space: Any) -> int:

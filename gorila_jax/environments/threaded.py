@@ -65,6 +65,10 @@ class ThreadVectorEnv(VectorEnv):
         self.observation_space = batch_space(first.observation_space, self.num_envs)
         self.action_space = batch_space(first.action_space, self.num_envs)
 
+    @property
+    def envs(self) -> list[gymnasium.Env]:
+        return [worker.env for worker in self._workers]
+
     def reset(
         self, *, seed: Sequence[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:

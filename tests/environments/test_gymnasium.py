@@ -16,7 +16,12 @@ from gymnasium.vector import AutoresetMode
 from benchmarks.scaling import loaded_jax
 from gorila_jax.config import CHOICES, EnvironmentConfig
 from gorila_jax.environments import environment_spec, make_environment
-from gorila_jax.environments.gymnasium import EnvironmentMaker, GymnasiumEnvironment, SerialVectorEnv
+from gorila_jax.environments.gymnasium import (
+    CountedSteps,
+    EnvironmentMaker,
+    GymnasiumEnvironment,
+    SerialVectorEnv,
+)
 from gorila_jax.types import ConfigError, End, EnvironmentStep, GorilaError
 
 HERE = "tests.environments.user_environments"
@@ -145,6 +150,11 @@ def test_a_vector_that_resets_in_the_same_step_is_refused():
         ("no_environment", "returned a <class 'str'>; expected module:factory"),
         ("not_callable", "'not_callable' is a <class 'int'>; expected module:factory"),
         ("walk", r"user_environments.py has no 'walk'; did you mean Walk\?; expected module:factory"),
+        ("unmakeable", r"factory failed with RuntimeError: no robot \(.*user_environments.py:\d+\)"),
+        ("wants_arguments", "factory failed with TypeError: .*missing 1 required .* 'port'"),
+        ("without_spaces", "asking it for its spaces, or closing it, failed with AttributeError"),
+        ("huge_integers", "observations are int64 from -4611686018427387904 to .* compute with 32 bits"),
+        ("nothing_to_see", r"observations of shape \(0,\) hold no numbers"),
     ],
 )
 def test_what_is_no_usable_environment_is_refused(factory, message):
@@ -196,6 +206,89 @@ def test_observations_that_do_not_fit_their_space_are_an_error(workers):
     environment = make(f"{HERE}:misshapen", gymnasium_workers=workers)
     with pytest.raises(GorilaError, match=r"shape \(5,\), but its observation_space says \(2,\)"):
         play(environment, steps=1)
+    environment.close()
+
+
+def test_integers_of_64_bits_are_stored_as_such_of_32_where_these_hold_them():
+    environment = make(f"{HERE}:small_integers")
+    assert environment.spec.observation_dtype == np.int32
+    assert environment.reset().observation.dtype == np.int32
+
+
+@pytest.mark.parametrize("workers", ["serial", "threads"])
+def test_a_factory_that_returns_one_environment_for_all_is_refused(workers):
+    with pytest.raises(ConfigError, match="returned the same environment twice"):
+        make(f"{HERE}:the_same_again", gymnasium_workers=workers)
+
+
+class Returns(gymnasium.Env):
+    """Returns what it was given, whatever that is."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (1,), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, of_reset: Any, of_step: Any):
+        self.of_reset, self.of_step = of_reset, of_step
+
+    def reset(self, **options: Any) -> Any:
+        return self.of_reset
+
+    def step(self, action: Any) -> Any:
+        return self.of_step
+
+
+SEEN = np.zeros(1, np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("of_reset", "message"),
+    [
+        (SEEN, "mine: its reset returned a ndarray, not"),
+        ((SEEN, {}, 1), "3 values, not"),
+        (([0.5], {}), "an observation of float64, but its observation_space says uint8"),
+    ],
+)
+def test_a_reset_that_returns_something_else_is_told(of_reset, message):
+    with pytest.raises(GorilaError, match=message):
+        CountedSteps(Returns(of_reset, None), "mine").reset()
+
+
+@pytest.mark.parametrize(
+    ("of_step", "message"),
+    [
+        (None, "mine: its step returned a NoneType, not"),
+        ((SEEN, 0.0, True, {}), "4 values, not"),
+        ((np.zeros(1, np.int64), 0.0, True, False, {}), "an observation of int64"),
+        ((SEEN, "1.0", True, False, {}), "'1.0' as reward"),
+        ((SEEN, None, True, False, {}), "None as reward"),
+        ((SEEN, np.zeros(2), True, False, {}), r"array\(\[0., 0.\]\) as reward"),
+        ((SEEN, np.nan, True, False, {}), "a reward of nan"),
+        ((SEEN, np.float32(np.inf), True, False, {}), "a reward of inf"),
+        ((SEEN, 0.0, None, False, {}), "None as terminated"),
+        ((SEEN, 0.0, False, 0.5, {}), "0.5 as truncated"),
+    ],
+)
+def test_a_step_that_returns_something_else_is_told(of_step, message):
+    environment = CountedSteps(Returns((SEEN, {}), of_step), "mine")
+    environment.reset()
+    with pytest.raises(GorilaError, match=message):
+        environment.step(0)
+
+
+@pytest.mark.parametrize("reward", [1, True, np.int8(1), np.float16(1), np.ones(1), np.array(1)])
+@pytest.mark.parametrize("end", [True, 1, np.True_, np.ones(1, bool)])
+def test_numbers_of_every_kind_are_taken(reward, end):
+    environment = CountedSteps(Returns((SEEN, {}), (SEEN, reward, end, end, {})), "mine")
+    environment.reset()
+    assert environment.step(0)[1:4] == (1, True, True)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_an_environment_that_loses_its_connection_is_no_process_that_died(workers):
+    environment = make(f"{HERE}:unreachable", gymnasium_workers=workers)
+    environment.reset()
+    with pytest.raises(ConnectionError, match="robot gone"):
+        environment.step(np.array([0, 1], np.int32))
     environment.close()
 
 

@@ -99,6 +99,49 @@ def dying() -> gymnasium.Env:
     return Dying(spaces.Box(0, 1, (2,)), spaces.Discrete(2))
 
 
+def unreachable() -> gymnasium.Env:
+    """Raises what a broken pipe would, at action 1."""
+
+    class Unreachable(_Spaces):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+            if action == 1:
+                raise ConnectionError("robot gone")
+            return super().step(action)
+
+    return Unreachable(spaces.Box(0, 1, (2,)), spaces.Discrete(2))
+
+
+THE_ONE = Walk()
+
+
+def the_same_again() -> gymnasium.Env:
+    return THE_ONE
+
+
+def unmakeable() -> gymnasium.Env:
+    raise RuntimeError("no robot")
+
+
+def wants_arguments(port: int) -> gymnasium.Env:
+    raise AssertionError
+
+
+def without_spaces() -> gymnasium.Env:
+    return gymnasium.Env()
+
+
+def huge_integers() -> gymnasium.Env:
+    return _Spaces(spaces.Box(-(2**62), 2**62, (2,), np.int64), spaces.Discrete(2))
+
+
+def small_integers() -> gymnasium.Env:
+    return _Spaces(spaces.Box(-5, 2**31 - 1, (2,), np.int64), spaces.Discrete(2))
+
+
+def nothing_to_see() -> gymnasium.Env:
+    return _Spaces(spaces.Box(0, 1, (0,)), spaces.Discrete(2))
+
+
 def failing() -> gymnasium.Env:
     """Raises at action 1."""
 
