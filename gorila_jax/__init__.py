@@ -28,6 +28,10 @@ _HOMES = {
 }
 
 
+def __dir__() -> list[str]:
+    return [*globals(), *_HOMES]
+
+
 def __getattr__(name: str) -> Any:
     """The verbs are imported when first used: a worker that needs one of them does not load the others."""
     if name not in _HOMES:

@@ -17,6 +17,8 @@ from typing import Any
 
 from gorila_jax.types import ConfigError
 
+MANY = 100_000  # of parts that each cost memory and threads: more is a slip of the keyboard
+
 
 def setting(default: Any, meaning: str, minimum: float | None = None, maximum: float | None = None) -> Any:
     """A field with the sentence that `--helpfull` shows for it and the closed range it must lie in."""
@@ -27,7 +29,7 @@ def setting(default: Any, meaning: str, minimum: float | None = None, maximum: f
 class EnvironmentConfig:
     """The environments of one actor. The fields from `frame_skip` on are Atari's and refused elsewhere."""
 
-    num_environments: int = setting(16, "environments per actor, stepped together", 1)
+    num_environments: int = setting(16, "environments per actor, stepped together", 1, MANY)
     num_threads: int = setting(0, "threads of each actor's environment pool; 0: measured at the start", 0)
     discount: float = setting(0.99, "gamma, per step", 0, 1)
     frame_stack: int = setting(4, "observations the network sees at once; the learner rebuilds the stack", 1)
@@ -61,7 +63,7 @@ class NetworkConfig:
 
 @dataclass(frozen=True)
 class ActorConfig:
-    num_actors: int = setting(1, "actors, each with its own batch of environments", 1)
+    num_actors: int = setting(1, "actors, each with its own batch of environments", 1, MANY)
     parameter_period_steps: int = setting(100, "steps of an actor between two pulls of fresh parameters", 1)
     epsilon_initial: float = setting(1.0, "epsilon at the start", 0, 1)
     epsilon_final: float = setting(0.1, "epsilon after the decay", 0, 1)
@@ -80,7 +82,7 @@ class ReplayConfig:
         "global", "global (one replay for all) or local (one per bundle of actors and learner)"
     )
     num_servers: int = setting(
-        1, "servers that share a global replay equally, or that local ones are dealt to", 1
+        1, "servers that share a global replay equally, or that local ones are dealt to", 1, MANY
     )
     capacity_transitions: int = setting(
         1_000_000, "transitions that a global replay keeps, or each local one; the oldest go first", 1
@@ -116,7 +118,7 @@ class ReplayConfig:
 
 @dataclass(frozen=True)
 class LearnerConfig:
-    num_learners: int = setting(1, "learners that push gradients independently", 1)
+    num_learners: int = setting(1, "learners that push gradients independently", 1, MANY)
     batch_size: int = setting(32, "transitions per update, over all devices of a learner", 1)
     n_steps: int = setting(1, "steps of reward before the bootstrap", 1)
     double_q: bool = setting(False, "the online network chooses the action that the target network values")
@@ -157,7 +159,7 @@ class RunConfig:
     total_frames: int = setting(20_000_000, "frames of all actors together after which the run ends", 1)
     seed: int = setting(0, "seed of parameters, exploration, replay and environments", 0, 2**31 - 1)
     lockstep: bool = setting(False, "one thread, fixed order, in-process replay: same seed, same bits")
-    host_devices: int = setting(0, "virtual CPU devices; 0: the devices there are", 0)
+    host_devices: int = setting(0, "virtual CPU devices; 0: the devices there are", 0, 1024)
     platform: str = setting("", "cpu, gpu or tpu: refuse any other; empty: what jax finds")
     xla_threads: int = setting(0, "threads that jax computes with on the CPU; 0: one per core", 0)
     feeder_niceness: int = setting(
@@ -235,11 +237,18 @@ def override(config: Config, values: Mapping[str, Any]) -> Config:
     known = fields()
     for path, value in values.items():
         if path not in known:
-            near = difflib.get_close_matches(path, known, n=3, cutoff=0.5)
-            possible = near or [p for p in known if p.split(".")[0] == path.split(".")[0]] or list(known)
-            raise ConfigError(f"unknown setting {path!r}; possible: {', '.join(possible)}")
+            raise ConfigError(f"unknown setting {path!r}; possible: {', '.join(close_settings(path))}")
         config = _replace(config, path.split("."), _typed(known[path], value))
     return config
+
+
+def close_settings(path: str) -> list[str]:
+    """Settings that somebody who wrote `path` may have meant, the likeliest first."""
+    known = fields()
+    *_, name = path.split(".")
+    same_name = [p for p in known if p.split(".")[-1] == name]
+    near = same_name + [p for p in difflib.get_close_matches(path, known, n=3) if p not in same_name]
+    return near or [p for p in known if p.split(".")[0] == path.split(".")[0]] or list(known)
 
 
 def _replace(node: Any, names: list[str], value: Any) -> Any:

@@ -40,6 +40,9 @@ def guarded(main: Callable[[], int]) -> None:
     except GorilaError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
+    except KeyboardInterrupt:
+        print("stopped by SIGINT", file=sys.stderr)
+        sys.exit(130)
 
 
 def _fail(message: str) -> None:

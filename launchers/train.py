@@ -9,7 +9,9 @@ from launchers.config_flags import MAIN_FLAGS, config_from_flags
 from launchers.program import run
 
 WORKDIR = flags.DEFINE_string(
-    "workdir", None, "directory of the run; one that holds this experiment is resumed"
+    "workdir",
+    None,
+    "directory of the run, runs/AGENT-ENVIRONMENT-SEED by default; one that holds this experiment is resumed",
 )
 DRY_RUN = flags.DEFINE_bool(
     "dry_run", False, "check everything, print the plan, the memory and the topology, and end"

@@ -67,10 +67,20 @@ def describe(topology: Topology, config: Config, num_devices: int) -> list[str]:
         feeding[table].append(actor)
     learners = zip(topology.learner_tables, topology.learner_devices, strict=True)
     for learner, (tables, devices) in enumerate(learners):
-        fed = "; ".join(f"table {table} fed by actors {feeding[table]}" for table in tables)
+        fed = "; ".join(f"table {table} fed by {_actors(feeding[table])}" for table in tables)
         lines.append(f"learner {learner}: {fed}, on {', '.join(str(device) for device in devices)}")
     used = {device for devices in topology.learner_devices for device in devices}
     if len(used) < num_devices:
         idle = num_devices - len(used)
         lines.append(f"{idle} of {num_devices} devices stay idle: learners have equal shares")
     return lines
+
+
+def _actors(numbers: Sequence[int]) -> str:
+    """Actors at equal distances, which both layouts of replay give, as a few words."""
+    if len(numbers) <= 4:
+        return f"actors {', '.join(map(str, numbers))}"
+    distance = numbers[1] - numbers[0]
+    return f"{len(numbers)} actors: {numbers[0]}, {numbers[1]}, ..., {numbers[-1]}" if distance > 1 else (
+        f"actors {numbers[0]} to {numbers[-1]}"
+    )

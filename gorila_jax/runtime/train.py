@@ -240,7 +240,10 @@ def _train(
             for index, priority_writer in enumerate(system.priority_writers):
                 while f"priority_writer_{index}" not in stuck and priority_writer.step(0.0):
                     pass  # the last ones belong into the final checkpoint
-        except Exception as error:
+        except BaseException as error:
+            # What an environment calls sys.exit for is a fault too; a second Ctrl-C is none.
+            if not isinstance(error, Exception | SystemExit) and error is not coordinator.failure:
+                raise
             progress.note("".join(traceback.format_exception(error)))
             found = checkpoints.list_checkpoints(workdir.checkpoints)
             left = f"its checkpoint of {found[-1]:,} frames stands" if found else "there is no checkpoint yet"

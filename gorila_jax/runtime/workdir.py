@@ -103,7 +103,7 @@ def open_workdir(
         changed: dict[str, tuple[Any, Any]] = {}
         if resumed:
             changed = _compare(path, load_experiment(path), experiment, tuple(may_change))
-        starts = json.loads((path / VERSIONS).read_text()) if resumed and (path / VERSIONS).exists() else []
+        starts = _read_starts(path) if resumed else []
         _write_json(path / VERSIONS, [*starts, {"started_unix_seconds": round(time.time(), 3), **versions()}])
         if changed or not resumed:
             _write_json(path / CONFIG, experiment)  # last: from here on it is a workdir
@@ -208,6 +208,18 @@ def _lock(path: Path) -> int:
     return descriptor
 
 
+def _read_starts(path: Path) -> list[Any]:
+    """What `versions.json` holds of earlier starts; nothing where there is none."""
+    file = path / VERSIONS
+    if not file.exists():
+        return []
+    try:
+        starts = json.loads(file.read_text())
+    except ValueError as error:
+        raise ConfigError(f"{file} is damaged: {error}; move it away to go on without it") from error
+    return list(starts)
+
+
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in tree.items():
@@ -239,7 +251,7 @@ def _compare(
         raise ConfigError(
             f"--workdir={path} holds another experiment. These fields differ (old -> new):\n"
             + "\n".join(refused)
-            + "\nGive another --workdir for the new experiment, or the old values to resume this one"
+            + "\nGive another --workdir for the new experiment, or repeat the old one's flags to resume it"
         )
     return {
         name: (None if was is _ABSENT else was, None if now is _ABSENT else now)

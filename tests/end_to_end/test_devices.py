@@ -21,7 +21,7 @@ def test_a_run_of_four_devices_is_evaluated_and_goes_on_with_one(tmp_path):
     )
     code, output = run("train", *flags, "--host_devices=4", "--total_frames=600")
     assert code == 0, output
-    (devices,) = re.findall(r"fed by actors \[0\], on (.*)", output)
+    (devices,) = re.findall(r"fed by actors 0, on (.*)", output)
     assert len(set(devices.split(", "))) == 4
     code, output = run("evaluate", f"--workdir={tmp_path}", "--episodes=4")
     assert code == 0, output

@@ -68,7 +68,7 @@ def test_a_run_trains_through_servers_in_other_processes(tmp_path):
     servers = serve_all(ports, more=spread)
     code, output = run("train", *train_flags(ports, tmp_path), *spread, "--total_frames=2000")
     assert code == 0, output
-    assert "table 0 fed by actors [0]; table 1 fed by actors [1]" in output
+    assert "table 0 fed by actors 0; table 1 fed by actors 1" in output
     assert [finish(server, signal.SIGTERM)[0] for server in servers] == [0, 0]
 
 

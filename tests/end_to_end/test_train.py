@@ -147,7 +147,7 @@ def test_a_dry_run_prints_the_plan_and_starts_nothing(tmp_path):
     flags = ("--agent=gorila", "--num_actors=4", "--num_learners=2", "--replay=local")
     code, output = run("train", "--environment=pong", "--dry_run", *flags, f"--workdir={tmp_path / 'w'}")
     assert code == 0, output
-    learner = "learner 1: table 1 fed by actors [2, 3]"
+    learner = "learner 1: table 1 fed by actors 2, 3"
     for part in ("Pong-v5", "preset", "GB", learner, "parameters", "frame_skip=4"):
         assert part in output
     assert not (tmp_path / "w").exists()

@@ -83,8 +83,8 @@ def test_the_plan_names_every_learner_its_actors_and_its_devices():
     lines = describe(make_topology(config, ["cpu:0", "cpu:1"]), config, num_devices=2)
     assert lines == [
         "4 actor(s) x 3 environments, 2 replay table(s) (local), 2 learner(s), 5 parameter shard(s)",
-        "learner 0: table 0 fed by actors [0, 1], on cpu:0",
-        "learner 1: table 1 fed by actors [2, 3], on cpu:1",
+        "learner 0: table 0 fed by actors 0, 1, on cpu:0",
+        "learner 1: table 1 fed by actors 2, 3, on cpu:1",
     ]
 
 
@@ -92,7 +92,7 @@ def test_the_plan_names_the_actors_of_every_server():
     config = config_of(4, 1, **{"replay.num_servers": 2})
     lines = describe(make_topology(config, ["cpu:0"]), config, num_devices=1)
     assert lines[1:] == [
-        "learner 0: table 0 fed by actors [0, 2]; table 1 fed by actors [1, 3], on cpu:0",
+        "learner 0: table 0 fed by actors 0, 2; table 1 fed by actors 1, 3, on cpu:0",
     ]
 
 

@@ -21,7 +21,6 @@ from gorila_jax.types import Batch, ReplayError, SampleInfo
 _ANSWER_TIMEOUT_S = 10.0  # for calls that a healthy server answers in milliseconds
 _UPDATE_TIMEOUT_S = 60  # a server that writes a checkpoint may take priorities late
 _LIMITER_TIMEOUT_MS = 1000  # then the read ends and begins anew, so that a closed sampler's thread ends
-_ITEMS_PER_READ = 128  # so many at once cost a fifth less than in reads of 32
 _REMEMBERED_BATCHES = 256
 _BATCHES_PER_COUNT = 16
 
@@ -29,9 +28,8 @@ _BATCHES_PER_COUNT = 16
 class ReverbSampler:
     """Implements `types.Sampler`. `sample` and `update_priorities` may be called from two threads.
 
-    Small batches are read several at a time, and Reverb fetches ahead: at most about two reads (of
-    `_read_items`) have been drawn that nobody has seen yet. Their priorities are as old as that, and the
-    limiter counts them as sampled.
+    Reverb fetches ahead: besides the batch that was asked for, at most about two batches have been drawn
+    that nobody has seen yet. Their priorities are as old as that, and the limiter counts them as sampled.
     """
 
     def __init__(self, connection: Connection, table: TableSpec, number: int, batch_size: int):
@@ -40,7 +38,6 @@ class ReverbSampler:
         self._packing = Packing(table.signature)
         self._number = number
         self._batch_size = batch_size
-        self._read_items = _read_items(table, batch_size)
         self._lock = threading.Lock()
         self._closed = False
         self._pending: Future[Batch | None] | None = None
@@ -158,12 +155,14 @@ class ReverbSampler:
                 # The limiter's timeout ends a data set as the end of the data would. It begins anew, and
                 # items that came before (the last part may be short) are kept: the limiter has counted them.
                 self._iterator = None
-        whole = self._parts[0]
-        if len(self._parts) > 1:
-            whole = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *self._parts)
-        batch = tf.nest.map_structure(lambda column: column[: self._batch_size], whole)
-        rest = tf.nest.map_structure(lambda column: column[self._batch_size :], whole)
-        self._parts = [rest] if len(rest.info.key) else []
+        batch, *others = self._parts
+        self._parts = []
+        if others:
+            whole = tf.nest.map_structure(lambda *parts: np.concatenate(parts), batch, *others)
+            batch = tf.nest.map_structure(lambda column: column[: self._batch_size], whole)
+            # Copied, or else the few that are left would keep a whole batch in memory.
+            rest = tf.nest.map_structure(lambda column: column[self._batch_size :].copy(), whole)
+            self._parts = [rest] if len(rest.info.key) else []
         info = SampleInfo(
             batch.info.key.astype(np.uint64, copy=False),
             batch.info.probability.astype(np.float64, copy=False),
@@ -179,14 +178,14 @@ class ReverbSampler:
             self._connection.table_name(self._number),
             dtypes=tuple(spec.dtype for spec in signature),
             shapes=tuple(spec.shape for spec in signature),
-            max_in_flight_samples_per_worker=self._read_items,
+            max_in_flight_samples_per_worker=self._batch_size,
             num_workers_per_iterator=1,
             rate_limiter_timeout_ms=_LIMITER_TIMEOUT_MS,
         )
         options = tf.data.Options()
         options.autotune.enabled = False
         options.experimental_optimization.inject_prefetch = False  # it would fetch many batches ahead
-        return dataset.batch(self._read_items).with_options(options).as_numpy_iterator()
+        return dataset.batch(self._batch_size).with_options(options).as_numpy_iterator()
 
     def _inserted(self) -> int:
         info = self._connection.info(self._number, _ANSWER_TIMEOUT_S)
@@ -196,12 +195,3 @@ class ReverbSampler:
         if self._closed:
             raise ReplayError("this sampler has been closed")
         self._connection.check()
-
-
-def _read_items(table: TableSpec, batch_size: int) -> int:
-    """How many items are read at once: whole batches, about `_ITEMS_PER_READ`, but no more than half of the
-    limiter's error buffer. A read that wants more than the limiter grants waits for its timeout."""
-    items = float(_ITEMS_PER_READ)
-    if table.samples_per_insert:
-        items = min(items, table.error_buffer / 2)
-    return batch_size * max(1, int(items // batch_size))
