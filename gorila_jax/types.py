@@ -11,7 +11,7 @@ or a server elsewhere. No port call waits longer than the `timeout_s` it was giv
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -78,14 +78,27 @@ class Environment(Protocol):
     num_environments: int
 
     def reset(self) -> EnvironmentStep:
-        """Starts every environment anew; `first` is true everywhere."""
+        """Starts every environment anew; `first` is true everywhere.
+
+        Raises:
+          GorilaError: a step is under way.
+        """
 
     def send(self, actions: np.ndarray) -> None:
         """Starts a step with `actions` [E] int32, and does not wait for its end where the environments run on
-        threads or processes of their own. After an end the next step ignores that environment's action."""
+        threads or processes of their own. After an end the next step ignores that environment's action.
+
+        Raises:
+          ValueError: an action that there is not, or not one per environment.
+          GorilaError: before the first reset, or with a step under way.
+        """
 
     def recv(self) -> EnvironmentStep:
-        """Waits for the step that `send` started."""
+        """Waits for the step that `send` started.
+
+        Raises:
+          GorilaError: no step is under way, or an environment broke its own rules.
+        """
 
     def step(self, actions: np.ndarray) -> EnvironmentStep:
         """Both halves of a step at once."""
@@ -143,7 +156,12 @@ class ReplayWriter(Protocol):
         """Adds one row (copied) to stream `stream`. Raises ReplayError naming a field that does not fit."""
 
     def insert(self, stream: int, priority: float) -> None:
-        """Makes an item of the last W rows of the stream. Never blocks for long: see `ready`."""
+        """Makes an item of the last W rows of the stream. Never blocks for long: see `ready`.
+
+        Raises:
+          ReplayError: the stream has fewer rows since its episode began.
+          ValueError: the priority is negative or not finite.
+        """
 
     def end_episode(self, stream: int) -> None:
         """Cuts the stream: no later item can reach a row appended before this call."""
@@ -162,7 +180,15 @@ class Sampler(Protocol):
         """The next batch, or None when the limiter gave none in time. Raises ReplayError if replay died."""
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
-        """Sets new priorities; returns how many keys were no longer there (counted, not an error)."""
+        """Sets new priorities [N] of the items with `keys` [N], the last one of equals.
+
+        Returns:
+          How many keys were no longer there, which is no error.
+
+        Raises:
+          ValueError: a priority is negative or not finite; none is changed then.
+          ReplayError: replay died.
+        """
 
     def close(self) -> None: ...
 
@@ -184,11 +210,14 @@ class Replay(Protocol):
 
     num_tables: int
 
-    def writer(self, table: int, num_streams: int) -> ReplayWriter: ...
+    def writer(self, table: int, num_streams: int) -> ReplayWriter:
+        """For one actor, with a stream for each of its environments."""
 
-    def sampler(self, table: int, batch_size: int) -> Sampler: ...
+    def sampler(self, table: int, batch_size: int) -> Sampler:
+        """For one learner: batches of `batch_size` items, drawn with replacement."""
 
-    def status(self, table: int) -> TableStatus: ...
+    def status(self, table: int) -> TableStatus:
+        """As of now. Raises ReplayError if replay died."""
 
     def save(self, directory: str) -> None:
         """Writes every item and priority below `directory` (absent before), or raises ReplayError."""
@@ -252,8 +281,8 @@ class ParameterServer(Protocol):
 class Network(NamedTuple):
     """A pure pair of functions."""
 
-    init: Any  # key -> Parameters
-    apply: Any  # (Parameters, observation stacks [B, S, *observation_shape]) -> Q values [B, A] float32
+    init: Callable[[Any], Parameters]  # of a JAX key
+    apply: Callable[[Parameters, Any], Any]  # stacks [B, S, *observation_shape] to Q values [B, A] float32
 
 
 class LossOutput(NamedTuple):

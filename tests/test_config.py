@@ -57,6 +57,7 @@ def test_a_wrong_override_is_refused_with_what_is_possible(path, value, says):
     [
         ({"learner.batch_size": 0}, "learner.batch_size"),
         ({"env.discount": 1.5}, "env.discount"),
+        ({"actor.num_actors": 10**9}, "actor.num_actors is 1000000000, it must be at most 100000"),
         ({"parameter_server.learning_rate": float("nan")}, "learning_rate"),
         ({"network.torso": "resnet"}, "nature"),
         ({"replay.capacity_transitions": 10}, "learning would never start"),
@@ -84,6 +85,20 @@ def test_a_wrong_override_is_refused_with_what_is_possible(path, value, says):
 def test_values_that_cannot_work_are_refused_by_name(values, says):
     with pytest.raises(ConfigError, match=says):
         validate(override(Config(), values))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "possible"),
+    [
+        ("learner.learning_rate", "parameter_server.learning_rate"),
+        ("batch_size", "learner.batch_size"),
+        ("learner.batch_sise", "learner.batch_size"),
+        ("replay.x", "replay.backend"),
+    ],
+)
+def test_an_unknown_setting_is_answered_with_what_may_have_been_meant(wrong, possible):
+    with pytest.raises(ConfigError, match=rf"unknown setting '{wrong}'; possible: {possible}"):
+        override(Config(), {wrong: 1})
 
 
 def test_servers_are_counted_by_their_addresses_where_these_are_given():

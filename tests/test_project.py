@@ -149,7 +149,7 @@ def test_wheel_ships_the_library_and_the_launchers_only(tmp_path: Path) -> None:
         str(path.relative_to(source))
         for package in ("gorila_jax", "launchers")
         for path in (source / package).rglob("*")
-        if path.suffix in {".py", ".csv"} or path.name == "py.typed"
+        if path.suffix == ".py" or path.name == "py.typed"
     }
     assert shipped <= names, f"the wheel lacks {sorted(shipped - names)}"
 

@@ -1,4 +1,4 @@
-"""From a stream of environment steps to the rows and items of replay (DESIGN: windows).
+"""From a stream of environment steps to the rows and items of replay.
 
 An item of n-step transitions spans `frame_stack + n_steps` rows. Its first `frame_stack` observations are
 the stack it starts from; the rows after them hold the actions taken, their rewards and discounts, and the
@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from gorila_jax.rl.priorities import priorities, recent_td_errors
+from gorila_jax.rl.returns import clip_rewards
 from gorila_jax.types import EnvironmentStep, ReplayWriter, Step
 
 NO_ACTION = np.int32(0)
@@ -54,11 +55,16 @@ class TransitionAccumulator:
         n_steps: int,
         max_abs_reward: float = 0.0,
     ):
-        """`max_abs_reward` as in `LearnerConfig`: rewards count in a priority as they do in the loss."""
+        """
+        Args:
+          writer: of one table, with a stream per environment.
+          num_environments, frame_stack, n_steps: E, the observations of a stack, and n.
+          max_abs_reward: as in `LearnerConfig`: rewards count in a priority as they do in the loss.
+        """
         self._writer = writer
         self._frame_stack = frame_stack
         self._n_steps = n_steps
-        self._max_abs_reward = max_abs_reward or np.inf
+        self._max_abs_reward = max_abs_reward
         self._real_steps = [0] * num_environments  # of the running episode
         # [n, E] of the last n steps, the newest in the last row
         self._rewards = np.zeros((n_steps, num_environments), np.float32)
@@ -69,7 +75,7 @@ class TransitionAccumulator:
         self, actions: np.ndarray, q_taken: np.ndarray, step: EnvironmentStep, value: np.ndarray
     ) -> None:
         for recent, new in (
-            (self._rewards, np.clip(step.reward, -self._max_abs_reward, self._max_abs_reward)),
+            (self._rewards, clip_rewards(step.reward, self._max_abs_reward)),
             (self._discounts, step.discount),
             (self._q_taken, q_taken),
         ):

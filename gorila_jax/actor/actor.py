@@ -48,6 +48,18 @@ class Actor:
         max_abs_reward: float,
         key: Any,
     ):
+        """
+        Args:
+          index: of this actor among all.
+          environment: E environments; they are this actor's to close.
+          policy: chooses the actions.
+          accumulator: takes every step, for replay.
+          ports: everything else that it talks to.
+          frame_stack: observations that the policy sees at once.
+          parameter_period_steps: calls of `step` between two pulls.
+          max_abs_reward: rewards are clipped to this in `Episode.training_return`; 0: not clipped.
+          key: of all its randomness, a JAX key.
+        """
         spec, size = environment.spec, environment.num_environments
         self.index = index
         self.parameter_version = -1  # of the parameters in use; -1 before the first pull
@@ -57,7 +69,6 @@ class Actor:
         self._accumulator = accumulator
         self._ports = ports
         self._parameter_period_steps = parameter_period_steps
-        self._max_abs_reward = max_abs_reward or np.inf
         # Acting is latency-bound and small: it stays on the host's CPU beside the environments.
         self._device = jax.local_devices(backend="cpu")[0]
         self._key = jax.device_put(key, self._device)
@@ -66,7 +77,7 @@ class Actor:
         self._stacks: np.ndarray | None = None  # [E, S, ...]; None before the first reset
         # What is not in replay yet: actions [E], Q values of them [E] and the answer of the environments.
         self._news: tuple[np.ndarray, np.ndarray, EnvironmentStep]
-        self._scores, self._clipped_scores = Scores(size), Scores(size)
+        self._scores = Scores(size, max_abs_reward)
 
     def step(self, timeout_s: float) -> bool:
         """Acts once; False when replay held the actor back for the whole timeout."""
@@ -107,10 +118,8 @@ class Actor:
         return self._stack.push(step.observation, step.first)
 
     def _report_ends(self, step: EnvironmentStep, epsilons: np.ndarray) -> None:
-        clipped_step = step._replace(reward=np.clip(step.reward, -self._max_abs_reward, self._max_abs_reward))
-        games = zip(self._scores.take(step), self._clipped_scores.take(clipped_step), strict=True)
-        for game, clipped in games:
+        for game in self._scores.take(step):
             e = game.environment
             self._ports.report(
-                Episode(self.index, e, game.score, game.steps, float(epsilons[e]), clipped.score)
+                Episode(self.index, e, game.score, game.steps, float(epsilons[e]), game.clipped_score)
             )

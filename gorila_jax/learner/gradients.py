@@ -25,7 +25,6 @@ class LearnerMetrics(NamedTuple):
     mean_abs_td_error: float  # unweighted
     gradient_norm: float  # global, before clipping
     finite: float  # 1 or 0
-    outlier: float  # 1 or 0
 
 
 class UpdateOutput(NamedTuple):
@@ -36,7 +35,7 @@ class UpdateOutput(NamedTuple):
     outlier: jax.Array  # [D] bool
     guard: guards.GuardState  # [D] each
     priorities: jax.Array  # [D, B/D] float32, new ones of the items
-    metrics: jax.Array  # [D, 5] float32, the fields of LearnerMetrics: one array, so one transfer reads it
+    metrics: jax.Array  # [D, 4] float32, the fields of LearnerMetrics: one array, so one transfer reads it
 
 
 GradientFn = Callable[[Parameters, Parameters, guards.GuardState, Step, jax.Array], UpdateOutput]
@@ -98,7 +97,7 @@ def make_gradient_fn(loss_fn: LossFn, config: LearnerConfig, devices: Sequence[j
             guard=guards.observe_loss(guard, loss),
             priorities=priorities(td_errors),
             metrics=jnp.stack(  # in the order of LearnerMetrics
-                [loss, mean_abs_td_error, norm, finite.astype(jnp.float32), outlier.astype(jnp.float32)]
+                [loss, mean_abs_td_error, norm, finite.astype(jnp.float32)]
             ),
         )
 

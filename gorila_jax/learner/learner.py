@@ -27,8 +27,6 @@ class Learner:
     Attributes:
       updates: gradients pushed.
       samples: items trained on, `batch_size` per update.
-      nonfinite_updates: updates among them whose loss or gradient was not finite, as far as read.
-      outlier_updates: those refused by the outlier guard, as far as read.
     """
 
     def __init__(
@@ -66,8 +64,6 @@ class Learner:
         self._lock = threading.Lock()  # holds the counters and the guard together for `state` and `metrics`
         self.updates = 0
         self.samples = 0
-        self.nonfinite_updates = 0
-        self.outlier_updates = 0
 
     def step(self, timeout_s: float) -> bool:
         """Makes one update; False when no batch came in time.
@@ -101,22 +97,23 @@ class Learner:
             self._read(unread)
 
     def metrics(self) -> dict[str, float]:
-        """Counters, and means over the finite updates read since the call before (absent if none were)."""
+        """Means over the finite updates read since the call before; empty if none were."""
         with self._lock:
             sums, self._sums = self._sums, np.zeros_like(self._sums)
             summed, self._summed_updates = self._summed_updates, 0
-            numbers: dict[str, float] = dict(self._counters())
-        if summed:
-            means = LearnerMetrics(*(sums / summed).tolist())
-            numbers["loss"] = means.loss
-            numbers["mean_abs_td_error"] = means.mean_abs_td_error
-            numbers["gradient_norm"] = means.gradient_norm
-        return numbers
+        if not summed:
+            return {}
+        means = LearnerMetrics(*(sums / summed).tolist())
+        return {
+            "loss": means.loss,
+            "mean_abs_td_error": means.mean_abs_td_error,
+            "gradient_norm": means.gradient_norm,
+        }
 
     def state(self) -> dict[str, Any]:
         """Counters and guard state, for a checkpoint: numbers that fit any count of devices."""
         with self._lock:
-            counters, guard = self._counters(), self._guard
+            counters, guard = {"updates": self.updates, "samples": self.samples}, self._guard
         return {**counters, "guard": {name: _first(value) for name, value in guard._asdict().items()}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -126,16 +123,6 @@ class Learner:
             self._guard = guard
             self.updates = int(state["updates"])
             self.samples = int(state["samples"])
-            self.nonfinite_updates = int(state["nonfinite_updates"])
-            self.outlier_updates = int(state["outlier_updates"])
-
-    def _counters(self) -> dict[str, int]:
-        return {
-            "updates": self.updates,
-            "samples": self.samples,
-            "nonfinite_updates": self.nonfinite_updates,
-            "outlier_updates": self.outlier_updates,
-        }
 
     def _replicate(self, guard: guards.GuardState) -> guards.GuardState:
         return flax.jax_utils.replicate(guard, self._devices)
@@ -148,10 +135,7 @@ class Learner:
                 self._summed_updates += 1
                 self._nonfinite_in_a_row = 0
             else:
-                self.nonfinite_updates += 1
                 self._nonfinite_in_a_row += 1
-            if last.outlier:
-                self.outlier_updates += 1
         if self._nonfinite_in_a_row > self._config.max_nonfinite_updates:
             raise GorilaError(
                 f"the loss or the gradient was not finite in {self._nonfinite_in_a_row} updates in a row, "

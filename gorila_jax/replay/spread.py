@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -44,14 +43,11 @@ class SpreadSampler:
 
         What the other tables gave is kept for the next call: their limiters have counted it as sampled.
         """
-        clock = time.monotonic  # noqa: TID251, one timeout is shared by many calls
-        deadline = clock() + timeout_s
         # Asked once without waiting, all tables are at work while the first is waited for.
-        for waiting in (False, True):
+        for share_s in (0.0, timeout_s / len(self._samplers)):
             for place, sampler in enumerate(self._samplers):
                 if self._parts[place] is None:
-                    left_s = max(0.0, deadline - clock()) if waiting else 0.0
-                    self._parts[place] = sampler.sample(left_s)
+                    self._parts[place] = sampler.sample(share_s)
         parts = [part for part in self._parts if part is not None]
         if len(parts) < len(self._samplers):
             return None

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+Rewards = TypeVar("Rewards", jax.Array, np.ndarray)
 
 
-def clip_rewards(r_t: jax.Array, max_abs_reward: float) -> jax.Array:
+def clip_rewards(r_t: Rewards, max_abs_reward: float) -> Rewards:
     """Clips every single step's reward to ±`max_abs_reward`; 0 leaves them alone.
 
     DQN (Mnih et al. 2015, Methods, "Training details") clips at ±1. It comes before any sum over steps.
     """
     if max_abs_reward < 0:
         raise ValueError(f"max_abs_reward must not be negative: {max_abs_reward}")
-    return jnp.clip(r_t, -max_abs_reward, max_abs_reward) if max_abs_reward else r_t
+    return r_t.clip(-max_abs_reward, max_abs_reward) if max_abs_reward else r_t
 
 
 def n_step_return(r_t: jax.Array, discount_t: jax.Array) -> tuple[jax.Array, jax.Array]:

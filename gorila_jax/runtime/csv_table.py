@@ -37,7 +37,6 @@ class CsvTable:
         path: Path,
         columns: Collection[str],
         *,
-        former: Collection[str] = (),
         resumed_frames: int | None = None,
         max_rows: int | None = None,
     ) -> None:
@@ -45,7 +44,6 @@ class CsvTable:
 
         Args:
           columns: their names, `FRAMES` among them: the header.
-          former: columns that older versions wrote and this one does not: left out.
           resumed_frames: rows of more frames are cut off; None or 0 starts with no rows.
           max_rows: so many rows stay at most, the first ones; None: all that `resumed_frames` leaves.
 
@@ -58,8 +56,8 @@ class CsvTable:
         line = _line(self._columns)
         old: Iterator[dict[str, str]] = iter(())
         if path.exists():
-            _check_header(path, columns, former)
-            old = itertools.islice(read_rows(path, columns, former), max_rows)
+            _check_header(path, columns)
+            old = itertools.islice(read_rows(path, columns), max_rows)
         limit = resumed_frames or -1
         temporary = path.with_name(path.name + _TEMPORARY)
         try:
@@ -116,13 +114,13 @@ class CsvTable:
         return GorilaError(f"cannot write {self._path}: {error}")
 
 
-def read_rows(path: Path, columns: Collection[str], former: Collection[str] = ()) -> Iterator[dict[str, str]]:
+def read_rows(path: Path, columns: Collection[str]) -> Iterator[dict[str, str]]:
     """The whole rows of a file as text by column, empty where a column is missing; torn ones are left out.
 
     Raises:
-      GorilaError: there is no file, or it has columns that are neither in `columns` nor in `former`.
+      GorilaError: there is no file, or it has columns that are not in `columns`.
     """
-    header = _check_header(path, columns, former)
+    header = _check_header(path, columns)
     try:
         with open(path, encoding="utf-8", newline="") as file:
             for fields in itertools.islice(_whole_lines(file), 1, None):
@@ -134,7 +132,7 @@ def read_rows(path: Path, columns: Collection[str], former: Collection[str] = ()
 
 
 def read_columns(
-    path: Path, columns: Collection[str], *, text: Collection[str] = (), former: Collection[str] = ()
+    path: Path, columns: Collection[str], *, text: Collection[str] = ()
 ) -> dict[str, np.ndarray]:
     """One array [rows] per column: str for those in `text`, else float64 with NaN where a field is empty.
 
@@ -143,7 +141,7 @@ def read_columns(
     """
     words: dict[str, list[str]] = {name: [] for name in text}
     numbers = {name: array.array("d") for name in columns if name not in words}
-    for row in read_rows(path, columns, former):
+    for row in read_rows(path, columns):
         for name, column in numbers.items():
             column.append(_number(path, row, name))
         for name, strings in words.items():
@@ -164,14 +162,14 @@ def format_value(value: Value) -> str:
     return f"{value:.3f}" if math.isfinite(value) and abs(value) >= 1e5 else f"{value:.7g}"
 
 
-def _check_header(path: Path, columns: Collection[str], former: Collection[str]) -> list[str]:
+def _check_header(path: Path, columns: Collection[str]) -> list[str]:
     """The names in the first line, none in an empty file. Raises GorilaError unless all are known."""
     try:
         with open(path, encoding="utf-8", newline="") as file:
             header = next(_whole_lines(file), [])
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise GorilaError(f"cannot read {path}: {error}") from error
-    unknown = [name for name in header if name not in columns and name not in former]
+    unknown = [name for name in header if name not in columns]
     if unknown or (header and FRAMES not in header):
         reason = f"does not know: {', '.join(unknown)}" if unknown else f"misses: {FRAMES}"
         raise GorilaError(

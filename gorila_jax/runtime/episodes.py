@@ -35,7 +35,9 @@ EPISODE_COLUMNS: dict[str, str] = {
 }
 """The columns of `episodes.csv`, one line per finished game of all actors."""
 
+WINDOW = 100  # episodes that a mean is over
 GROUPS = 4  # that the environments of a ladder are told apart in
+GROUP_WINDOW = WINDOW // GROUPS  # of each group, so that its mean is about as old as that of all
 ALIKE = 0.01  # epsilons this close to the largest count as one: schedules read the clock one after another
 
 
@@ -105,7 +107,8 @@ class ActorSummary(NamedTuple):
 
     actor: int
     episodes: int  # since the run began
-    return_mean: float  # over the last 100 episodes of each of its environments
+    recent_episodes: int  # that the means are over: its last 100
+    return_mean: float
     epsilon_mean: float
 
 
@@ -115,7 +118,7 @@ class GroupSummary(NamedTuple):
     lowest_epsilon: float
     highest_epsilon: float
     environments: int
-    episodes: int  # that the mean is over: the last 100 of the group
+    episodes: int  # that the mean is over: the last 25 of the group; where it is the only one, the last 100
     return_mean: float | None  # None before the first has ended
 
 
@@ -125,12 +128,11 @@ class EpisodeStatistics:
     `epsilons` [actors, E] are those of all environments at one moment: they say who explores least.
     """
 
-    def __init__(self, window: int = 100) -> None:
-        self._window = window
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._totals: dict[int, int] = {}
         self._new: list[Episode] = []  # since `take` was called last
-        self._recent: collections.deque[Episode] = collections.deque(maxlen=window)
+        self._recent: collections.deque[Episode] = collections.deque(maxlen=WINDOW)
         # By actor and environment, each with its number in the order in which they came.
         self._by_stream: dict[tuple[int, int], collections.deque[tuple[int, Episode]]] = {}
         self._number = 0
@@ -150,7 +152,7 @@ class EpisodeStatistics:
         self._number += 1
         self._recent.append(episode)
         stream = (episode.actor, episode.environment)
-        episodes = self._by_stream.setdefault(stream, collections.deque(maxlen=self._window))
+        episodes = self._by_stream.setdefault(stream, collections.deque(maxlen=WINDOW))
         episodes.append((self._number, episode))
 
     def row(self, epsilons: np.ndarray | None = None) -> dict[str, Value]:
@@ -175,7 +177,7 @@ class EpisodeStatistics:
                 new, self._new = self._new, new
             recent, total = list(self._recent), sum(self._totals.values())
             numbered = self._numbered(groups[0]) if len(groups) > 1 else []
-        least = self._last(numbered) if len(groups) > 1 else recent
+        least = _last(numbered, GROUP_WINDOW) if len(groups) > 1 else recent
         clipped = [episode.training_return for episode in recent if episode.training_return is not None]
         row: dict[str, Value] = {
             "episodes": total,
@@ -191,29 +193,27 @@ class EpisodeStatistics:
     def _numbered(self, streams: Iterable[tuple[int, int]]) -> list[tuple[int, Episode]]:
         return [numbered for stream in streams for numbered in self._by_stream.get(stream, ())]
 
-    def _last(self, numbered: Iterable[tuple[int, Episode]]) -> list[Episode]:
-        """The last episodes of several streams together, newest first."""
-        return [episode for _, episode in heapq.nlargest(self._window, numbered)]
-
     def actors(self) -> list[ActorSummary]:
         """One summary per actor that has finished an episode; their episodes add up to the total."""
         with self._lock:
             totals = sorted(self._totals.items())
-            streams = {stream: list(episodes) for stream, episodes in self._by_stream.items()}
+            numbered = self._numbered(self._by_stream)
         summaries = []
         for actor, total in totals:
-            own = [episode for stream, them in streams.items() if stream[0] == actor for _, episode in them]
+            own = _last(((number, episode) for number, episode in numbered if episode.actor == actor), WINDOW)
             return_mean = _mean([episode.episode_return for episode in own])
-            summaries.append(ActorSummary(actor, total, return_mean, _mean([e.epsilon for e in own])))
+            epsilon_mean = _mean([episode.epsilon for episode in own])
+            summaries.append(ActorSummary(actor, total, len(own), return_mean, epsilon_mean))
         return summaries
 
     def groups(self, epsilons: np.ndarray) -> list[GroupSummary]:
         """One summary per group of `group_environments(epsilons)`."""
         summaries = []
-        for streams in group_environments(epsilons):
+        groups = group_environments(epsilons)
+        for streams in groups:
             with self._lock:
                 numbered = self._numbered(streams)
-            played = self._last(numbered)
+            played = _last(numbered, GROUP_WINDOW if len(groups) > 1 else WINDOW)
             own = [float(epsilons[stream]) for stream in streams]
             return_mean = _mean([episode.episode_return for episode in played])
             summaries.append(GroupSummary(min(own), max(own), len(own), len(played), return_mean))
@@ -242,12 +242,12 @@ class EpisodeStatistics:
                 self._remember(episode)
             self._recent.clear()
             self._recent.extend(_episodes(state["recent"]))
-            self._new = _untaken(state)
+            self._new = _episodes(state["new"])
 
 
 def written_before(state: Mapping[str, Any]) -> int:
     """How many episodes had been taken, since the run began, when `EpisodeStatistics.state` gave `state`."""
-    return sum(int(total) for total in state["totals"].values()) - len(_untaken(state))
+    return sum(int(total) for total in state["totals"].values()) - len(state["new"])
 
 
 def group_environments(epsilons: np.ndarray) -> list[list[tuple[int, int]]]:
@@ -279,8 +279,9 @@ def group_environments(epsilons: np.ndarray) -> list[list[tuple[int, int]]]:
     return groups
 
 
-def _untaken(state: Mapping[str, Any]) -> list[Episode]:
-    return _episodes(state["new"]) if "new" in state else []  # older versions had none
+def _last(numbered: Iterable[tuple[int, Episode]], count: int) -> list[Episode]:
+    """The last episodes of several streams together, newest first."""
+    return [episode for _, episode in heapq.nlargest(count, numbered)]
 
 
 def _table(episodes: Sequence[Episode]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""All workers in one thread in a fixed order: same seed, same bits (DESIGN: Lockstep)."""
+"""All workers in one thread in a fixed order: same seed, same bits."""
 
 from __future__ import annotations
 

@@ -44,9 +44,9 @@ COLUMNS: dict[str, Column] = {
         "actor", "game score: mean undiscounted raw return of the last 100 episodes of all actors"),
     "episode_epsilon_mean": Column("actor", "mean exploration rate of those 100 episodes"),
     "episode_return_least_exploring": Column(
-        "actor", "game score: mean raw return of the last 100 episodes of the environments with the lowest "
-        "quarter of the epsilons; of all where all explore alike"),
-    "epsilon_least_exploring": Column("actor", "mean exploration rate of those 100 episodes"),
+        "actor", "game score: mean raw return of the last 25 episodes of the environments with the lowest "
+        "quarter of the epsilons; of the last 100 of all where all explore alike"),
+    "epsilon_least_exploring": Column("actor", "mean exploration rate of those episodes"),
     "episode_training_reward_mean": Column(
         "actor", "no game score: like episode_return_mean, of the clipped rewards that training sees"),
     "episode_length_mean_steps": Column("actor", "mean length of the last 100 episodes in steps"),
@@ -78,10 +78,6 @@ COLUMNS: dict[str, Column] = {
     "bottleneck": Column("run", "the part that others wait for: runtime.progress.bottleneck", text=True),
 }  # fmt: skip
 
-FORMER = ("episode_return_lowest_epsilon", "lowest_epsilon")
-"""Columns of earlier versions, of a single environment: left out of a file that is read or resumed."""
-
-
 def tensorboard_tag(name: str) -> str:
     """The tag of column `name`: its role and its name, such as `actor/frames_per_second`."""
     return f"{COLUMNS[name].role}/{name}"
@@ -100,9 +96,7 @@ class MetricsWriter:
         Raises:
           GorilaError: the table has columns that are not known, is damaged, or the files cannot be written.
         """
-        self._table = CsvTable(
-            Path(directory) / METRICS, COLUMNS, former=FORMER, resumed_frames=resumed_frames
-        )
+        self._table = CsvTable(Path(directory) / METRICS, COLUMNS, resumed_frames=resumed_frames)
         frames = self._table.resumed("frames")
         self._frames = -1 if frames is None else int(frames)  # of the last row
         self._wall_offset = (
@@ -197,7 +191,7 @@ def read_metrics(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     """
     path = Path(path)
     words = [name for name, column in COLUMNS.items() if column.text]
-    return read_columns(path / METRICS if path.is_dir() else path, COLUMNS, text=words, former=FORMER)
+    return read_columns(path / METRICS if path.is_dir() else path, COLUMNS, text=words)
 
 
 def _event(row: Mapping[str, Value]) -> Event:

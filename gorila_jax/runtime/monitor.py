@@ -125,7 +125,7 @@ class Monitor:
             {"actor": len(system.actors), "environment": len(system.actors), "policy": len(system.actors),
              "pull": len(system.actors), "learner": len(system.learners)}
         )  # fmt: skip
-        learning = [learner.metrics() for learner in system.learners]
+        learning = [numbers for learner in system.learners if (numbers := learner.metrics())]
         filling = any(table.size_items < table.min_items for table in tables)
         ages = server.staleness_histogram
         priorities = [priority_writer.counts() for priority_writer in system.priority_writers]
@@ -161,9 +161,9 @@ class Monitor:
             "priorities_written": sum(count.written for count in priorities) if priorities else None,
             "priorities_evicted": sum(count.evicted for count in priorities) if priorities else None,
             "priorities_lost": sum(c.nonfinite + c.dropped for c in priorities) if priorities else None,
-            "loss": _mean([numbers["loss"] for numbers in learning if "loss" in numbers]),
-            "td_error": _mean([n["mean_abs_td_error"] for n in learning if "mean_abs_td_error" in n]),
-            "gradient_norm": _mean([n["gradient_norm"] for n in learning if "gradient_norm" in n]),
+            "loss": _mean([numbers["loss"] for numbers in learning]),
+            "td_error": _mean([numbers["mean_abs_td_error"] for numbers in learning]),
+            "gradient_norm": _mean([numbers["gradient_norm"] for numbers in learning]),
             "learner_wait_share": shares["learner"],
             "staleness_mean": sum(age * n for age, n in enumerate(ages)) / sum(ages) if sum(ages) else None,
             "gradients_accepted": server.accepted,

@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from gorila_jax.runtime.episodes import GroupSummary
+from gorila_jax.runtime.episodes import GROUP_WINDOW, GroupSummary
 
 Row = Mapping[str, Any]
 """Values by the column names of `runtime.metrics.COLUMNS`; None, NaN and what is missing show as a dash."""
@@ -123,7 +123,7 @@ def exploration_table(groups: Sequence[GroupSummary]) -> list[str]:
         rows.append((epsilon, f"{group.environments:,}", f"{group.episodes:,}", score))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     return [
-        "returns by exploration, over the last 100 episodes of each group of environments:",
+        f"returns by exploration, over the last {GROUP_WINDOW} episodes of each group of environments:",
         *("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows),
     ]
 

@@ -326,8 +326,8 @@ def _say_returns(system: System) -> list[str]:
     if len(groups) > 1:
         return exploration_table(groups)
     return [
-        f"actor {actor.actor}: {actor.episodes:,} episodes; the last ones had a mean return of "
-        f"{actor.return_mean:.4g} at epsilon {actor.epsilon_mean:.4g}"
+        f"actor {actor.actor}: {actor.episodes:,} episodes; the last {actor.recent_episodes} had a mean "
+        f"return of {actor.return_mean:.4g} at epsilon {actor.epsilon_mean:.4g}"
         for actor in system.episodes.actors()
     ]
 

@@ -1,4 +1,4 @@
-"""Step streams to exact items (PITFALLS E1, N1 to N6, T3)."""
+"""Step streams to exact items."""
 
 from __future__ import annotations
 

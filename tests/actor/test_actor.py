@@ -1,4 +1,4 @@
-"""The actor worker, with everything around it replaced by lists (PITFALLS E2, E4, S6, S7, X2, X6)."""
+"""The actor worker, with everything around it replaced by lists."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """From scripted environments through actor and replay to the agent's loss.
 
-(PITFALLS E1, N1, N2, S1, T3, T4.)
 
 The network is Q(s, a) = last frame of s + 10 times the one before it + 1000 a, so that a TD error says which
 stack was bootstrapped from: the environment's observations are the numbers of its steps.

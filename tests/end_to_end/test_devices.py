@@ -1,4 +1,4 @@
-"""A run's checkpoint on another number of devices (PITFALLS C9)."""
+"""A run's checkpoint on another number of devices."""
 
 from __future__ import annotations
 

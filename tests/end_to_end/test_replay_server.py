@@ -1,4 +1,4 @@
-"""A trainer and its replay server in processes of their own (PITFALLS V5, V6, V11)."""
+"""A trainer and its replay server in processes of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`launchers.train`, start to end: budgets, signals, resuming, refusals (PITFALLS C2 J9 J12 S7 V7 W6)."""
+"""`launchers.train`, start to end: budgets, signals, resuming, refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The choice of a pool's threads (PITFALLS H1), on a clock that the environments move."""
+"""The choice of a pool's threads, on a clock that the environments move."""
 
 from __future__ import annotations
 

@@ -111,6 +111,14 @@ def unreachable() -> gymnasium.Env:
     return Unreachable(spaces.Box(0, 1, (2,)), spaces.Discrete(2))
 
 
+def exiting() -> gymnasium.Env:
+    class Exiting(_Spaces):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+            raise SystemExit(0)
+
+    return Exiting(spaces.Box(0, 1, (2,)), spaces.Discrete(2))
+
+
 THE_ONE = Walk()
 
 

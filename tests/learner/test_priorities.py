@@ -1,4 +1,4 @@
-"""Priorities on their way back to replay (PITFALLS P5, P6, X8)."""
+"""Priorities on their way back to replay."""
 
 from __future__ import annotations
 

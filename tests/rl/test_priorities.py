@@ -1,4 +1,4 @@
-"""Priorities and importance weights (PITFALLS P3 to P5)."""
+"""Priorities and importance weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counters and the stop signal, also where a signal handler interrupts them (PITFALLS V7, W6)."""
+"""Counters and the stop signal, also where a signal handler interrupts them."""
 
 from __future__ import annotations
 

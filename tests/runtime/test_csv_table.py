@@ -1,4 +1,4 @@
-"""A table that a run writes to for weeks: kills, full disks, resumes and other versions (PITFALLS C2)."""
+"""A table that a run writes to for weeks: kills, full disks, resumes and other versions."""
 
 from __future__ import annotations
 
@@ -124,14 +124,6 @@ def test_missing_columns_are_empty_and_written_from_now_on(tmp_path):
     table.append([(11, 9.0, "z")])
     table.close()
     assert path.read_text() == "frames,score,word\n10,1.5,\n11,9,z\n"
-
-
-def test_former_columns_are_left_out(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text("frames,old,score,word\n10,7,1.5,a\n")
-    assert _read(path, former=("old",)) == [(10, 1.5, "a")]
-    _table(path, 10, former=("old",)).close()
-    assert path.read_text() == "frames,score,word\n10,1.5,a\n"
 
 
 @pytest.mark.parametrize("most", [None, 0])

@@ -1,4 +1,4 @@
-"""No silent fall-back to another device (PITFALLS J9), and threads as they were asked for (H2)."""
+"""No silent fall-back to another device, and threads as they were asked for."""
 
 from __future__ import annotations
 

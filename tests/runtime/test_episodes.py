@@ -1,4 +1,4 @@
-"""Finished games: what is said of the last ones, and the table of all (PITFALLS S6)."""
+"""Finished games: what is said of the last ones, and the table of all."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class TestEpisodeStatistics:
         assert row["episode_return_mean"] == pytest.approx(140 / 3)
         assert row["episode_training_reward_mean"] is None
         first, second = statistics.actors()
-        assert first == (0, 3, 0.0, pytest.approx(0.4))
-        assert second == (7, 6, 70.0, pytest.approx(0.0505))
+        assert first == (0, 3, 3, 0.0, pytest.approx(0.4))
+        assert second == (7, 6, 6, 70.0, pytest.approx(0.0505))
         assert row["episodes"] == first.episodes + second.episodes
 
-    def test_the_least_exploring_are_the_lowest_quarter_over_their_last_hundred_games_together(self) -> None:
+    def test_the_least_exploring_are_the_lowest_quarter_over_their_last_games_together(self) -> None:
         """Of each two environments of a quarter one plays five games while the other plays one."""
         statistics = EpisodeStatistics()
         epsilons = np.array([[0.4, 0.16, 0.064, 0.0256], [0.01, 0.004, 0.0016, 0.0007]])
@@ -70,16 +70,23 @@ class TestEpisodeStatistics:
                     score = 1000.0 * (4 * actor + environment) + game
                     statistics.add(Episode(actor, environment, score, 5, epsilons[actor, environment]))
         row = statistics.row(epsilons)
-        # The last 100 games of the two: 17 rounds of five and one, less the first two of those.
-        games = [6000.0 + game for game in range(83, 100) for _ in range(5)][2:]
-        games += [7000.0 + game for game in range(83, 100)]
-        assert len(games) == 100
+        # The last 25 games of the two: 5 rounds of five and one, less the first five of those.
+        games = [6000.0 + game for game in range(96, 100) for _ in range(5)]
+        games += [7000.0 + game for game in range(95, 100)]
+        assert len(games) == 25
         assert row["episode_return_least_exploring"] == pytest.approx(np.mean(games))
-        assert row["epsilon_least_exploring"] == pytest.approx((83 * 0.0016 + 17 * 0.0007) / 100)
+        assert row["epsilon_least_exploring"] == pytest.approx((20 * 0.0016 + 5 * 0.0007) / 25)
         groups = statistics.groups(epsilons)
-        assert groups[0] == (0.0007, 0.0016, 2, 100, pytest.approx(np.mean(games)))
-        assert groups[3][:4] == (0.16, 0.4, 2, 100)
+        assert groups[0] == (0.0007, 0.0016, 2, 25, pytest.approx(np.mean(games)))
+        assert groups[3][:4] == (0.16, 0.4, 2, 25)
         assert [group.return_mean // 1000 for group in groups] == [6, 4, 2, 0]
+
+    def test_an_actor_s_means_are_over_its_last_hundred(self) -> None:
+        statistics = EpisodeStatistics()
+        for i in range(300):
+            statistics.add(Episode(i % 2, i % 6, float(i), 5, i / 1000))
+        odd = np.arange(101, 300, 2)
+        assert statistics.actors()[1] == (1, 150, 100, odd.mean(), pytest.approx(odd.mean() / 1000))
 
     def test_until_the_least_exploring_have_finished_a_game_nothing_is_said_of_them(self) -> None:
         statistics = EpisodeStatistics()
@@ -151,16 +158,6 @@ class TestEpisodeStatistics:
         (row, new), (expected_row, expected_new) = after.take(epsilons), before.take(epsilons)
         assert (row, new) == (expected_row, expected_new)
         assert len(new) == 22
-
-    def test_takes_up_the_checkpoint_of_a_version_that_kept_no_games_to_hand_over(self) -> None:
-        before, after = EpisodeStatistics(), EpisodeStatistics()
-        before.add(Episode(0, 0, 1.0, 5, 0.1))
-        state = before.state()
-        del state["new"]
-        after.restore(state)
-        assert after.row() == before.row()
-        assert after.num_new == 0
-        assert written_before(state) == 1
 
 
 class TestGroups:

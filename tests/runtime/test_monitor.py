@@ -1,4 +1,4 @@
-"""Rows, stalls and checkpoints of a run, on a clock that the test moves (PITFALLS V1 V13 C2 J11 S6 S7 X7)."""
+"""Rows, stalls and checkpoints of a run, on a clock that the test moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many threads the environment pools of a run get (PITFALLS H1, H2)."""
+"""How many threads the environment pools of a run get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the wiring of a run promises, step by step (PITFALLS C6, J11, K1, V1, X1, X2, X5 to X8)."""
+"""What the wiring of a run promises, step by step."""
 
 from __future__ import annotations
 

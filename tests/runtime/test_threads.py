@@ -1,4 +1,4 @@
-"""A thread per worker: they all end, and none dies in silence (PITFALLS V7)."""
+"""A thread per worker: they all end, and none dies in silence."""
 
 from __future__ import annotations
 

@@ -96,6 +96,15 @@ def test_the_plan_names_the_actors_of_every_server():
     ]
 
 
+def test_many_actors_take_few_words():
+    for config, words in [
+        (config_of(2, 1), "table 0 fed by actors 0, 1, on"),
+        (config_of(360, 1), "table 0 fed by actors 0 to 359, on"),
+        (config_of(20, 1, **{"replay.num_servers": 2}), "table 0 fed by 10 actors: 0, 2, ..., 18; table 1"),
+    ]:
+        assert words in describe(make_topology(config, ["cpu:0"]), config, 1)[1]
+
+
 def test_devices_left_over_are_told():
     config = config_of(1, 2)
     told = describe(make_topology(config, list(range(5))), config, 5)[-1]

@@ -1,4 +1,4 @@
-"""`train` in this process: what a resumed run takes up, and the self-test (PITFALLS C1 C2 C6 E3 S6 X1)."""
+"""`train` in this process: what a resumed run takes up, and the self-test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gorila_jax.runtime.configure import make_config
 from gorila_jax.runtime.episodes import read_episodes
 from gorila_jax.runtime.metrics import read_metrics
 from gorila_jax.runtime.train import train
-from gorila_jax.types import ConfigError, ReplayError
+from gorila_jax.types import ConfigError, ReplayError, RunError
 from tests.doubles import CounterEnv, episode
 from tests.runtime.systems import config_of
 
@@ -133,6 +133,15 @@ def test_a_pool_that_resets_in_another_way_is_refused_at_the_start(tmp_path, mon
     with pytest.raises(ConfigError, match="reset"):
         train(config_of(), tmp_path)
     assert checkpoints.list_checkpoints(tmp_path / "checkpoints") == []
+
+
+@pytest.mark.parametrize("lockstep", [False, True])
+def test_an_environment_that_calls_sys_exit_fails_the_run(tmp_path, lockstep):
+    settings = {"replay.backend": "memory", "run.total_frames": 100, "run.lockstep": lockstep}
+    environment = "tests.environments.user_environments:exiting"
+    with pytest.raises(RunError, match="the run failed with SystemExit"):
+        train(make_config("gorila", environment, overrides=settings), tmp_path)
+    assert "SystemExit" in (tmp_path / "log.txt").read_text()
 
 
 def test_a_run_that_never_started_leaves_the_directory_to_the_corrected_command(tmp_path, monkeypatch):

@@ -116,6 +116,14 @@ class TestOpen:
             open_workdir(tmp_path, EXPERIMENT)
 
 
+    def test_damaged_versions_are_named_and_left(self, tmp_path: Path) -> None:
+        open_workdir(tmp_path, EXPERIMENT).close()
+        (tmp_path / "versions.json").write_text('[{"a":')
+        with pytest.raises(ConfigError, match=r"versions\.json is damaged.*move it away"):
+            open_workdir(tmp_path, EXPERIMENT)
+        assert (tmp_path / "versions.json").read_text() == '[{"a":'
+
+
 class TestInterruptedStart:
     def test_a_start_killed_before_any_of_its_steps_can_be_repeated(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
