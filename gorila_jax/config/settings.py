@@ -1,4 +1,4 @@
-"""Everything that can be set. Frozen, with the unit in the name, checked before anything starts.
+"""Everything that can be set. Frozen, with the unit in the name.
 
 One environment *step* is `env.frame_skip` *frames*; an *update* is one gradient applied by the parameter
 server; an *item* is one transition in replay.
@@ -6,16 +6,11 @@ server; an *item* is one transition in replay.
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import difflib
-import math
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-from gorila_jax.types import ConfigError
 
 MANY = 100_000  # of parts that each cost memory and threads: more is a slip of the keyboard
 
@@ -226,184 +221,3 @@ def get(config: Config, path: str) -> Any:
     for name in path.split("."):
         value = getattr(value, name)
     return value
-
-
-def override(config: Config, values: Mapping[str, Any]) -> Config:
-    """`config` with the leaves at the dotted paths replaced; text is parsed to the field's type.
-
-    Raises:
-      ConfigError: for an unknown path, with close ones, or a value of another type, with an example.
-    """
-    known = fields()
-    for path, value in values.items():
-        if path not in known:
-            raise ConfigError(f"unknown setting {path!r}; possible: {', '.join(close_settings(path))}")
-        config = _replace(config, path.split("."), _typed(known[path], value))
-    return config
-
-
-def close_settings(path: str) -> list[str]:
-    """Settings that somebody who wrote `path` may have meant, the likeliest first."""
-    known = fields()
-    *_, name = path.split(".")
-    same_name = [p for p in known if p.split(".")[-1] == name]
-    near = same_name + [p for p in difflib.get_close_matches(path, known, n=3) if p not in same_name]
-    return near or [p for p in known if p.split(".")[0] == path.split(".")[0]] or list(known)
-
-
-def _replace(node: Any, names: list[str], value: Any) -> Any:
-    if len(names) > 1:
-        value = _replace(getattr(node, names[0]), names[1:], value)
-    return dataclasses.replace(node, **{names[0]: value})
-
-
-def _typed(leaf: Field, value: Any) -> Any:
-    """`value` as `leaf.type`. An int is taken for a float, nothing else is converted silently."""
-    try:
-        if leaf.path == "parameter_server.optimizer_options":
-            return _options(value)
-        if typing.get_origin(leaf.type) is tuple:
-            element = typing.get_args(leaf.type)[0]
-            parts = value
-            if isinstance(value, str):
-                parts = [part.strip() for part in value.strip("()[] ").split(",")]
-            return tuple(_scalar(element, part) for part in parts if part != "")
-        return _scalar(leaf.type, value)
-    except (ValueError, TypeError, SyntaxError):
-        kind = "true or false" if leaf.type is bool else str(getattr(leaf.type, "__name__", leaf.type))
-        example = f", for example {leaf.default!r}" if leaf.default != "" else ""
-        raise ConfigError(f"{leaf.path}: {value!r} is not of type {kind}{example}") from None
-
-
-def _scalar(kind: type, value: Any) -> Any:
-    if isinstance(value, str) and kind is not str:
-        return _parse(kind, value.strip())
-    if kind is float and type(value) is int:
-        return float(value)
-    if type(value) is not kind:
-        raise TypeError
-    return value
-
-
-def _parse(kind: type, text: str) -> Any:
-    if kind is bool:
-        if text.lower() not in ("true", "false", "1", "0"):
-            raise ValueError
-        return text.lower() in ("true", "1")
-    if kind is int and "e" in text.lower():  # 1e6
-        if not float(text).is_integer():
-            raise ValueError
-        return int(float(text))
-    return kind(text)
-
-
-def _options(value: Any) -> tuple[tuple[str, Any], ...]:
-    """`decay=0.95,centered=true` or pairs, to pairs of a name and a Python literal."""
-    if not isinstance(value, str):
-        return tuple((str(name), option) for name, option in value)
-    pairs = []
-    for part in filter(None, value.split(",")):
-        name, text = part.split("=", 1)
-        literal = {"true": "True", "false": "False"}.get(text.strip().lower(), text.strip())
-        pairs.append((name.strip(), ast.literal_eval(literal)))
-    return tuple(pairs)
-
-
-def validate(config: Config) -> None:
-    """Checks every value by itself and those that must fit each other, whatever the agent.
-
-    Raises:
-      ConfigError: naming the setting, its value and what would be right.
-    """
-    for path, leaf in fields().items():
-        value = get(config, path)
-        for number in value if isinstance(value, tuple) else (value,):
-            if isinstance(number, float) and not math.isfinite(number):
-                raise ConfigError(f"{path} is {number}, it must be finite")
-            if leaf.minimum is not None and number < leaf.minimum:
-                raise ConfigError(f"{path} is {number}, it must be at least {leaf.minimum}")
-            if leaf.maximum is not None and number > leaf.maximum:
-                raise ConfigError(f"{path} is {number}, it must be at most {leaf.maximum}")
-        if path in CHOICES and value not in CHOICES[path]:
-            choices = ", ".join(choice or repr(choice) for choice in CHOICES[path])
-            raise ConfigError(f"{path} is {value!r}, possible: {choices}")
-    _validate_together(config)
-
-
-def _validate_together(config: Config) -> None:
-    replay, learner, actor = config.replay, config.learner, config.actor
-    if replay.learning_starts_transitions > replay.capacity_transitions:
-        raise ConfigError(
-            f"replay.learning_starts_transitions is {replay.learning_starts_transitions}, more than "
-            f"replay.capacity_transitions = {replay.capacity_transitions}: learning would never start"
-        )
-    if replay.layout == "local" and actor.num_actors % learner.num_learners:
-        raise ConfigError(
-            f"replay.layout=local gives every learner its own actors: actor.num_actors = {actor.num_actors} "
-            f"must be a multiple of learner.num_learners = {learner.num_learners}"
-        )
-    _validate_servers(config)
-    if config.run.lockstep and replay.backend == "reverb":
-        raise ConfigError("run.lockstep needs the seeded in-process replay: replay.backend=memory (or auto)")
-    if replay.server_addresses and replay.checkpoint:
-        raise ConfigError("replay.checkpoint saves this process's server: not with replay.server_addresses")
-    for address in replay.server_addresses:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdigit():
-            raise ConfigError(f"replay.server_addresses holds {address!r}, which is not host:port")
-    if replay.server_addresses and not replay.run_id:
-        raise ConfigError(
-            "replay.server_addresses needs replay.run_id, the name that those servers were started with"
-        )
-
-
-def _validate_servers(config: Config) -> None:
-    replay, servers = config.replay, config.replay.server_count
-    if replay.num_servers not in (1, servers):
-        raise ConfigError(
-            f"replay.num_servers is {replay.num_servers}, but replay.server_addresses names {servers}"
-        )
-    if replay.layout == "local" and servers > config.learner.num_learners:
-        raise ConfigError(
-            f"replay.layout=local has one table per learner: learner.num_learners = "
-            f"{config.learner.num_learners} are too few for {servers} replay servers"
-        )
-    if not replay.server_addresses and replay.port + servers - 1 > 65535:
-        raise ConfigError(
-            f"replay.port is {replay.port}: {servers} servers need as many ports from there to 65535"
-        )
-    if replay.layout == "global":
-        for path in ("actor.num_actors", "learner.batch_size", "replay.capacity_transitions"):
-            value = get(config, path)
-            below = value // servers * servers
-            if below != value:
-                sizes = " or ".join(str(size) for size in (below, below + servers) if size)
-                raise ConfigError(
-                    f"{path} is {value}, but {servers} replay servers need equal shares of it: use {sizes}"
-                )
-
-
-def to_json_dict(config: Config) -> dict[str, Any]:
-    """Nested dictionaries of JSON values."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: plain(item) for name, item in value.items()}
-        return [plain(item) for item in value] if isinstance(value, tuple) else value
-
-    return plain(dataclasses.asdict(config))
-
-
-def from_json_dict(values: Mapping[str, Any]) -> Config:
-    """The inverse of `to_json_dict`. Raises ConfigError for a field that does not exist."""
-    flat: dict[str, Any] = {}
-
-    def walk(node: Mapping[str, Any], prefix: str) -> None:
-        for name, value in node.items():
-            if isinstance(value, Mapping):
-                walk(value, prefix + name + ".")
-            else:
-                flat[prefix + name] = value
-
-    walk(values, "")
-    return override(Config(), flat)

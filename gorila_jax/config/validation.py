@@ -1,0 +1,82 @@
+"""What a configuration must fulfil whatever the agent, checked before anything starts."""
+
+from __future__ import annotations
+
+import math
+
+from gorila_jax.config.settings import CHOICES, Config, fields, get
+from gorila_jax.types import ConfigError
+
+
+def validate(config: Config) -> None:
+    """Checks every value by itself and those that must fit each other, whatever the agent.
+
+    Raises:
+      ConfigError: naming the setting, its value and what would be right.
+    """
+    for path, leaf in fields().items():
+        value = get(config, path)
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, float) and not math.isfinite(number):
+                raise ConfigError(f"{path} is {number}, it must be finite")
+            if leaf.minimum is not None and number < leaf.minimum:
+                raise ConfigError(f"{path} is {number}, it must be at least {leaf.minimum}")
+            if leaf.maximum is not None and number > leaf.maximum:
+                raise ConfigError(f"{path} is {number}, it must be at most {leaf.maximum}")
+        if path in CHOICES and value not in CHOICES[path]:
+            choices = ", ".join(choice or repr(choice) for choice in CHOICES[path])
+            raise ConfigError(f"{path} is {value!r}, possible: {choices}")
+    _validate_together(config)
+
+
+def _validate_together(config: Config) -> None:
+    replay, learner, actor = config.replay, config.learner, config.actor
+    if replay.learning_starts_transitions > replay.capacity_transitions:
+        raise ConfigError(
+            f"replay.learning_starts_transitions is {replay.learning_starts_transitions}, more than "
+            f"replay.capacity_transitions = {replay.capacity_transitions}: learning would never start"
+        )
+    if replay.layout == "local" and actor.num_actors % learner.num_learners:
+        raise ConfigError(
+            f"replay.layout=local gives every learner its own actors: actor.num_actors = {actor.num_actors} "
+            f"must be a multiple of learner.num_learners = {learner.num_learners}"
+        )
+    _validate_servers(config)
+    if config.run.lockstep and replay.backend == "reverb":
+        raise ConfigError("run.lockstep needs the seeded in-process replay: replay.backend=memory (or auto)")
+    if replay.server_addresses and replay.checkpoint:
+        raise ConfigError("replay.checkpoint saves this process's server: not with replay.server_addresses")
+    for address in replay.server_addresses:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit():
+            raise ConfigError(f"replay.server_addresses holds {address!r}, which is not host:port")
+    if replay.server_addresses and not replay.run_id:
+        raise ConfigError(
+            "replay.server_addresses needs replay.run_id, the name that those servers were started with"
+        )
+
+
+def _validate_servers(config: Config) -> None:
+    replay, servers = config.replay, config.replay.server_count
+    if replay.num_servers not in (1, servers):
+        raise ConfigError(
+            f"replay.num_servers is {replay.num_servers}, but replay.server_addresses names {servers}"
+        )
+    if replay.layout == "local" and servers > config.learner.num_learners:
+        raise ConfigError(
+            f"replay.layout=local has one table per learner: learner.num_learners = "
+            f"{config.learner.num_learners} are too few for {servers} replay servers"
+        )
+    if not replay.server_addresses and replay.port + servers - 1 > 65535:
+        raise ConfigError(
+            f"replay.port is {replay.port}: {servers} servers need as many ports from there to 65535"
+        )
+    if replay.layout == "global":
+        for path in ("actor.num_actors", "learner.batch_size", "replay.capacity_transitions"):
+            value = get(config, path)
+            below = value // servers * servers
+            if below != value:
+                sizes = " or ".join(str(size) for size in (below, below + servers) if size)
+                raise ConfigError(
+                    f"{path} is {value}, but {servers} replay servers need equal shares of it: use {sizes}"
+                )
