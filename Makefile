@@ -37,6 +37,7 @@ test-newest: .venv-newest/.installed ## Run all tests that need no Reverb, on th
 .PHONY: lint
 lint: .venv/.installed ## Check style, types and the import contract
 	$(RUN) ruff check .
+	$(RUN) ruff format --check .
 	$(RUN) mypy
 	.venv/bin/lint-imports --no-cache
 

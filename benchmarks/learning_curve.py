@@ -24,7 +24,6 @@ NAME = flags.DEFINE_string("name", "learning_curve", "of the files to write")
 OUT = flags.DEFINE_string("out", "benchmarks/results", "directory to write them in")
 
 
-
 def main() -> None:
     if not WORKDIR.value:
         raise ConfigError("--workdir names no training run")

@@ -3,6 +3,8 @@
     config = gorila_jax.make_config("gorila", "Catch-v0", overrides={"run.seed": 3})
     result = gorila_jax.train(config, "runs/catch")
     policy = gorila_jax.load_policy(result.workdir)
+
+and `policy(observation)` is an action.
 """
 
 from __future__ import annotations

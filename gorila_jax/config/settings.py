@@ -126,9 +126,7 @@ class LearnerConfig:
     outlier_deviations: float = setting(0.0, "drop gradients of losses above mean + this x std; 0: none", 0)
     outlier_warmup_losses: int = setting(1_000, "losses seen before any is called an outlier", 1)
     max_nonfinite_updates: int = setting(100, "non-finite updates in a row that end the run", 1)
-    prefetch_batches: int = setting(
-        1, "batches made ready ahead of their update; unused in lockstep", 0
-    )
+    prefetch_batches: int = setting(1, "batches made ready ahead of their update; unused in lockstep", 0)
 
 
 @dataclass(frozen=True)

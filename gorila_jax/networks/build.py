@@ -61,7 +61,7 @@ def _head(features: jax.Array, hidden_units: Sequence[int], outputs: int, prefix
 
 
 def _choose_torso(config: NetworkConfig, spec: EnvironmentSpec) -> str:
-    """"nature" or "flat", or ConfigError with what would work."""
+    """Names nature or flat. Raises ConfigError with what would work."""
     if config.torso not in ("auto", "nature", "flat"):
         raise ConfigError(f"network.torso={config.torso!r} is not one of auto, nature, flat")
     if any(units < 1 for units in config.hidden_units):

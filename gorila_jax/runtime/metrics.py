@@ -78,6 +78,7 @@ COLUMNS: dict[str, Column] = {
     "bottleneck": Column("run", "the part that others wait for: runtime.progress.bottleneck", text=True),
 }  # fmt: skip
 
+
 def tensorboard_tag(name: str) -> str:
     """The tag of column `name`: its role and its name, such as `actor/frames_per_second`."""
     return f"{COLUMNS[name].role}/{name}"

@@ -80,7 +80,6 @@ def _actors(numbers: Sequence[int]) -> str:
     """Actors at equal distances, which both layouts of replay give, as a few words."""
     if len(numbers) <= 4:
         return f"actors {', '.join(map(str, numbers))}"
-    distance = numbers[1] - numbers[0]
-    return f"{len(numbers)} actors: {numbers[0]}, {numbers[1]}, ..., {numbers[-1]}" if distance > 1 else (
-        f"actors {numbers[0]} to {numbers[-1]}"
-    )
+    if numbers[1] - numbers[0] == 1:
+        return f"actors {numbers[0]} to {numbers[-1]}"
+    return f"{len(numbers)} actors: {numbers[0]}, {numbers[1]}, ..., {numbers[-1]}"

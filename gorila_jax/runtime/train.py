@@ -230,9 +230,7 @@ def _train(
             if config.run.lockstep:
                 run_lockstep(system, coordinator, monitor.tick)
             else:
-                stuck += run_threads(
-                    system.workers(), coordinator, monitor.tick, TICK_S, system.niceness()
-                )
+                stuck += run_threads(system.workers(), coordinator, monitor.tick, TICK_S, system.niceness())
             if coordinator.failure is not None:
                 raise coordinator.failure
             for learner in system.learners:

@@ -58,9 +58,7 @@ def test_strided_conv_is_conv2d(kernel, stride, height, width):
 
     got, expected = gradients(ours), gradients(plain)
     assert jax.tree_util.tree_structure(got) == jax.tree_util.tree_structure(expected)
-    for one, other in zip(
-        jax.tree_util.tree_leaves(got), jax.tree_util.tree_leaves(expected), strict=True
-    ):
+    for one, other in zip(jax.tree_util.tree_leaves(got), jax.tree_util.tree_leaves(expected), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 

@@ -47,8 +47,13 @@ def plain_dqn(config, batches) -> np.ndarray:
     for number, batch in enumerate(batches, start=1):
         frames, actions, rewards, discounts, _ = batch.steps
         parameters, optimizer_state = update(
-            parameters, target, optimizer_state,
-            frames, actions[:, stack], rewards[:, stack], discounts[:, stack],
+            parameters,
+            target,
+            optimizer_state,
+            frames,
+            actions[:, stack],
+            rewards[:, stack],
+            discounts[:, stack],
         )
         if number % server.target_period_updates == 0:
             target = parameters
@@ -60,7 +65,7 @@ def assert_same(history, other, rtol=1e-5):
     """Update by update, relative to how large the parameters are."""
     assert history.shape == other.shape
     assert len(history) == NUM_UPDATES
-    assert (np.abs(history[-1] - history[0]).max() > 1e-3), "nothing was learned"
+    assert np.abs(history[-1] - history[0]).max() > 1e-3, "nothing was learned"
     difference = np.abs(history - other).max(axis=1) / np.abs(other).max(axis=1)
     assert difference.max() < rtol, f"first at update {int(np.argmax(difference >= rtol)) + 1}"
 

@@ -10,9 +10,7 @@ from gorila_jax.rl.exploration import ladder, linear_schedule
 def test_the_ladder_of_eight():
     got = [ladder(index, 8) for index in range(8)]
     assert got == pytest.approx([0.4 ** (1 + index) for index in range(8)])
-    assert got == pytest.approx(
-        [0.4, 0.16, 0.064, 0.0256, 0.01024, 0.004096, 0.001638, 0.000655], rel=1e-3
-    )
+    assert got == pytest.approx([0.4, 0.16, 0.064, 0.0256, 0.01024, 0.004096, 0.001638, 0.000655], rel=1e-3)
 
 
 def test_the_ladder_of_many_spans_the_same_range():

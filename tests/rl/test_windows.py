@@ -100,9 +100,7 @@ def test_game_over_and_time_limit_differ_by_the_value_of_the_last_frame(maybe_ji
     ended = maybe_jit(targets)(episode_items(rewards, 2, 3, last_discount=0.0))
     cut = maybe_jit(targets)(episode_items(rewards, 2, 3, last_discount=GAMMA))
     last = 5 * 1.0 + 6 * 100.0
-    np.testing.assert_allclose(
-        cut - ended, [0, 0, 0.9**3 * last, 0.9**2 * last, 0.9 * last], rtol=1e-5
-    )
+    np.testing.assert_allclose(cut - ended, [0, 0, 0.9**3 * last, 0.9**2 * last, 0.9 * last], rtol=1e-5)
     np.testing.assert_allclose(ended[-1], 5.0, rtol=1e-6)
 
 

@@ -15,8 +15,8 @@ from tests.runtime.systems import build, config_of
 def on_a_ladder():
     """A user's own agent, whose exploration is Ape-X's."""
     return find_recipe("gorila")._replace(
-        exploration=lambda config: lambda progress, environment, num_environments: ladder(
-            environment, num_environments
+        exploration=lambda config: (
+            lambda progress, environment, num_environments: ladder(environment, num_environments)
         )
     )
 
@@ -27,9 +27,7 @@ def test_a_ladder_runs_over_all_environments_of_all_actors(num_actors, num_envir
     system = build(config, on_a_ladder())
     rungs = np.concatenate(system.epsilons())
     assert rungs == pytest.approx([0.4 ** (1 + i) for i in range(8)])
-    assert rungs == pytest.approx(
-        [0.4, 0.16, 0.064, 0.0256, 0.01024, 0.004096, 0.001638, 0.000655], rel=1e-3
-    )
+    assert rungs == pytest.approx([0.4, 0.16, 0.064, 0.0256, 0.01024, 0.004096, 0.001638, 0.000655], rel=1e-3)
 
 
 def test_a_ladder_of_one_environment_divides_by_nothing():

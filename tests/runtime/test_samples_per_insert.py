@@ -116,9 +116,7 @@ def test_tables_of_a_global_replay_share_its_settings():
 
 def test_the_buffer_of_a_local_replay_is_that_of_its_own_actors_and_learner():
     alone = config_of(**{"replay.samples_per_insert": 2.0})
-    three = override(
-        alone, {"replay.layout": "local", "learner.num_learners": 3, "actor.num_actors": 3}
-    )
+    three = override(alone, {"replay.layout": "local", "learner.num_learners": 3, "actor.num_actors": 3})
     spec = environment_spec(alone.environment, alone.env)
     buffers = {table_spec(config, find_recipe("gorila"), spec).error_buffer for config in (alone, three)}
     assert len(buffers) == 1

@@ -115,7 +115,6 @@ class TestOpen:
         with pytest.raises(ConfigError, match=r"config\.json cannot be read"):
             open_workdir(tmp_path, EXPERIMENT)
 
-
     def test_damaged_versions_are_named_and_left(self, tmp_path: Path) -> None:
         open_workdir(tmp_path, EXPERIMENT).close()
         (tmp_path / "versions.json").write_text('[{"a":')
