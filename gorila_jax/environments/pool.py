@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import envpool
@@ -167,20 +170,30 @@ def make_pool_environment(
     options = _options(name, config, training)
     _spec(name, _envpool_spec(name, options))  # refuses what we cannot learn in before anything starts
     _check_limit_is_kept(name, config, options)
-    pool = envpool.make_gymnasium(
-        name,
-        num_envs=num_environments,
-        num_threads=min(config.num_threads or usable_cores(), num_environments),
-        seed=environment_seeds(seed, num_environments),
-        **({"render_mode": "rgb_array"} if renderable else {}),
-        **options,
-    )
+    with _without_space_warnings():
+        pool = envpool.make_gymnasium(
+            name,
+            num_envs=num_environments,
+            num_threads=min(config.num_threads or usable_cores(), num_environments),
+            seed=environment_seeds(seed, num_environments),
+            **({"render_mode": "rgb_array"} if renderable else {}),
+            **options,
+        )
+        _ = pool.observation_space  # made when first asked for, and kept
     return PoolEnvironment(pool, _spec(name, pool.spec), config.discount)
 
 
 def pool_environment_spec(name: str, config: EnvironmentConfig) -> EnvironmentSpec:
     """What `make_pool_environment` would give, as in training, without starting a pool."""
     return _spec(name, _envpool_spec(name, _options(name, config, training=True)))
+
+
+@contextlib.contextmanager
+def _without_space_warnings() -> Iterator[None]:
+    """EnvPool gives its spaces limits in float64, and Gymnasium says so again and again, to no use."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*precision lowered by casting")
+        yield
 
 
 def _envpool_spec(name: str, options: dict[str, Any]) -> Any:
@@ -247,8 +260,9 @@ def _spec(name: str, pool_spec: Any) -> EnvironmentSpec:
     options = pool_spec.config._asdict()
     if options["max_num_players"] != 1:
         raise ConfigError(f"environment {name}: {options['max_num_players']} players; only one is possible")
-    num_actions = action_count(name, pool_spec.action_space)
-    shape, dtype = observation_layout(name, pool_spec.observation_space)
+    with _without_space_warnings():
+        num_actions = action_count(name, pool_spec.action_space)
+        shape, dtype = observation_layout(name, pool_spec.observation_space)
     frames_per_step = 1
     settings: dict[str, Any] = {"environment": name, "envpool_version": envpool.__version__}
     if is_atari(name):

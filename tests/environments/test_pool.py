@@ -175,3 +175,11 @@ def test_four_processes_with_a_pool_each():
     finally:
         for actor in actors:
             actor.kill()
+
+
+def test_a_pool_is_made_and_reset_without_warnings(recwarn):
+    environment_spec("CartPole-v1", EnvironmentConfig())
+    environment = make_environment("CartPole-v1", EnvironmentConfig(num_environments=2), seed=0)
+    environment.reset()
+    environment.close()
+    assert [str(warning.message) for warning in recwarn if "precision" in str(warning.message)] == []
