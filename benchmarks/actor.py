@@ -24,7 +24,7 @@ from benchmarks.interleaved import (
 )
 from benchmarks.report import run
 from benchmarks.road_flags import ENVIRONMENT, NUM_ENVIRONMENTS, PRESET, REPLAY_BACKEND
-from gorila_jax.environments.threads import usable_cores
+from gorila_jax.environments.cores import usable_cores
 from gorila_jax.runtime.configure import make_config
 from gorila_jax.runtime.devices import prefer_fast_cpu_runtime
 from gorila_jax.runtime.system import choose_backend

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from absl import flags
 
+from benchmarks.plots import plot_learning_curve
 from benchmarks.report import make_table, report, run
 from benchmarks.run_summary import WINDOW_EPISODES, summarise
-from gorila_jax.runtime.plots import plot_learning_curve
 from gorila_jax.types import ConfigError, GorilaError
 
 WORKDIR = flags.DEFINE_list("workdir", [], "workdirs of training runs, separated by commas")

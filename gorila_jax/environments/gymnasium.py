@@ -26,7 +26,7 @@ from gorila_jax.environments.pictures import draw_observation
 from gorila_jax.environments.processes import ProcessVectorEnv
 from gorila_jax.environments.seeds import environment_seeds
 from gorila_jax.environments.spaces import action_count, checked_actions, observation_layout
-from gorila_jax.environments.threaded import ThreadVectorEnv
+from gorila_jax.environments.threads import ThreadVectorEnv
 from gorila_jax.types import ConfigError, End, Environment, EnvironmentSpec, EnvironmentStep, GorilaError
 
 _ELAPSED = "elapsed_steps"

@@ -11,13 +11,13 @@ import envpool
 import numpy as np
 
 from gorila_jax.config import EnvironmentConfig
+from gorila_jax.environments.cores import usable_cores
 from gorila_jax.environments.ends import end_discounts, label_ends
 from gorila_jax.environments.names import is_atari
 from gorila_jax.environments.order import CallOrder
 from gorila_jax.environments.pictures import draw_observation
 from gorila_jax.environments.seeds import environment_seeds
 from gorila_jax.environments.spaces import action_count, checked_actions, observation_layout
-from gorila_jax.environments.threads import usable_cores
 from gorila_jax.types import ConfigError, End, Environment, EnvironmentSpec, EnvironmentStep, GorilaError
 
 _NO_LIMIT = 2**31 - 1  # EnvPool's default for environments that know no time limit

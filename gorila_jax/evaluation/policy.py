@@ -54,7 +54,7 @@ class Policy:
             raise ConfigError(f"epsilon={epsilon}: from 0 to 1")
         if seed < 0:
             raise ConfigError(f"seed={seed}: at least 0")
-        _check_fit(config, spec, parameters)
+        check_fit(config, spec, parameters)
         self.spec = spec
         self._epsilon = epsilon
         self._frame_stack = config.env.frame_stack
@@ -107,8 +107,9 @@ class Policy:
 
     def _check(self, batch: np.ndarray) -> None:
         shape, dtype = self.spec.observation_shape, self.spec.observation_dtype
+        batched = f"({', '.join(map(str, ('E', *shape)))})"
         if batch.ndim == 0 or batch.shape[1:] != shape or not len(batch):
-            raise ValueError(f"observation of shape {batch.shape}; {shape} or (E, {str(shape)[1:]} is right")
+            raise ValueError(f"observation of shape {batch.shape}; {shape} or {batched} is right")
         if not np.can_cast(batch.dtype, dtype, "same_kind"):
             raise ValueError(f"observation of type {batch.dtype}; {dtype} is right")
         if self._stack is not None and len(batch) != self._size:
@@ -136,7 +137,7 @@ def load_policy(
     return Policy(run.config, spec, run.parameters, epsilon=epsilon, seed=seed)
 
 
-def _check_fit(config: Config, spec: EnvironmentSpec, parameters: Parameters) -> None:
+def check_fit(config: Config, spec: EnvironmentSpec, parameters: Parameters) -> None:
     """Raises ConfigError unless the network for `spec` has the parameters' names and shapes."""
     given = {_name(path): np.shape(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(parameters)}
     needed = _shapes(config, spec)

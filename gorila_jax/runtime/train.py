@@ -23,6 +23,7 @@ from gorila_jax.agents.recipe import Recipe
 from gorila_jax.config import Config, to_json_dict, validate
 from gorila_jax.environments import check_autoreset, environment_spec, is_atari, make_environment
 from gorila_jax.environments.names import is_user_environment
+from gorila_jax.evaluation.policy import check_fit
 from gorila_jax.evaluation.saved_run import CHECKPOINTS, load_run
 from gorila_jax.parameter_server import make_optimizer
 from gorila_jax.replay.signature import check_memory, estimate_bytes
@@ -74,7 +75,6 @@ class Plan(NamedTuple):
     recipe: Recipe
     spec: EnvironmentSpec
     topology: topology.Topology
-    parameter_shapes: Parameters  # of the network, without values
     replay_bytes: int  # when full, in this process; 0 where other processes hold it
     lines: list[str]  # for a person
 
@@ -120,7 +120,7 @@ def make_plan(config: Config) -> Plan:
         f"{config.run.total_frames // spec.frames_per_step:,} steps",
     ]
     here = 0 if config.replay.server_addresses else replay_bytes
-    return Plan(recipe, spec, placed, shapes, here, lines)
+    return Plan(recipe, spec, placed, here, lines)
 
 
 def dry_run(config: Config, workdir: str | os.PathLike[str] | None = None) -> None:
@@ -129,7 +129,7 @@ def dry_run(config: Config, workdir: str | os.PathLike[str] | None = None) -> No
     print("\n".join(plan.lines))
     check_memory(plan.replay_bytes, psutil.virtual_memory().available)
     check_workdir(workdir or default_workdir(config), to_json_dict(config), may_change=MAY_CHANGE)
-    load_initial_parameters(config.run.init_from, plan.parameter_shapes)
+    load_initial_parameters(config, plan.spec)
 
 
 def default_workdir(config: Config) -> str:
@@ -157,7 +157,7 @@ def train(config: Config, workdir: str | os.PathLike[str] | None = None) -> Trai
     workdir = workdir or default_workdir(config)
     initial_parameters = None
     if not checkpoints.list_checkpoints(os.path.join(workdir, CHECKPOINTS)):
-        initial_parameters = load_initial_parameters(config.run.init_from, plan.parameter_shapes)
+        initial_parameters = load_initial_parameters(config, plan.spec)
     with open_workdir(workdir, to_json_dict(config), may_change=MAY_CHANGE) as opened:
         title = f"{config.agent} on {config.environment}"
         try:
@@ -353,19 +353,20 @@ def _saved_replay(config: Config, workdir: Workdir, saved: tuple[int, Any] | Non
     return directory if os.path.isdir(directory) else None
 
 
-def load_initial_parameters(workdir: str, shapes: Parameters) -> Parameters | None:
-    """Another run's newest parameters; None without a workdir.
+def load_initial_parameters(config: Config, spec: EnvironmentSpec) -> Parameters | None:
+    """The newest parameters of `run.init_from`; None where that is empty.
 
     Raises:
       ConfigError: they do not fit the network: other names or shapes.
     """
+    workdir = config.run.init_from
     if not workdir:
         return None
     parameters = load_run(workdir).parameters
-    ours = jax.tree_util.tree_map(lambda leaf: tuple(leaf.shape), shapes)
-    theirs = jax.tree_util.tree_map(lambda leaf: tuple(leaf.shape), parameters)
-    if ours != theirs:
-        raise ConfigError(f"run.init_from={workdir}: its parameters are {theirs}, this network's are {ours}")
+    try:
+        check_fit(config, spec, parameters)
+    except ConfigError as error:
+        raise ConfigError(f"run.init_from={workdir}: {error}") from error
     return parameters
 
 

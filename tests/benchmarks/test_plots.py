@@ -9,8 +9,8 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from benchmarks.plots import plot_learning_curve
 from gorila_jax.runtime.metrics import MetricsWriter
-from gorila_jax.runtime.plots import plot_learning_curve
 from gorila_jax.runtime.workdir import open_workdir
 from gorila_jax.types import ConfigError, GorilaError
 
