@@ -107,9 +107,9 @@ class Policy:
 
     def _check(self, batch: np.ndarray) -> None:
         shape, dtype = self.spec.observation_shape, self.spec.observation_dtype
-        batched = f"({', '.join(map(str, ('E', *shape)))})"
         if batch.ndim == 0 or batch.shape[1:] != shape or not len(batch):
-            raise ValueError(f"observation of shape {batch.shape}; {shape} or {batched} is right")
+            batched = ", ".join(map(str, ("E", *shape)))
+            raise ValueError(f"observation of shape {batch.shape}; {shape} or ({batched}) is right")
         if not np.can_cast(batch.dtype, dtype, "same_kind"):
             raise ValueError(f"observation of type {batch.dtype}; {dtype} is right")
         if self._stack is not None and len(batch) != self._size:
