@@ -94,7 +94,7 @@ def test_values_that_cannot_work_are_refused_by_name(values, says):
         ("learner.learning_rate", "parameter_server.learning_rate"),
         ("batch_size", "learner.batch_size"),
         ("learner.batch_sise", "learner.batch_size"),
-        ("replay.x", "replay.backend"),
+        ("replay.x", "replay.port, "),
     ],
 )
 def test_an_unknown_setting_is_answered_with_what_may_have_been_meant(wrong, possible):

@@ -15,9 +15,9 @@ class Game(NamedTuple):
 
     environment: int
     score: float  # undiscounted sum of raw rewards
-    clipped_score: float  # of the rewards as the loss clips them
     steps: int
     end: End  # GAME_OVER or TIME_LIMIT
+    clipped_score: float  # the sum of the rewards as the loss clips them
 
 
 class Scores:
@@ -41,9 +41,9 @@ class Scores:
             Game(
                 environment=int(e),
                 score=float(self.running[e]),
-                clipped_score=float(self._clipped[e]),
                 steps=int(self._steps[e]),
                 end=End(step.end[e]),
+                clipped_score=float(self._clipped[e]),
             )
             for e in ended
         ]

@@ -36,20 +36,25 @@ def _scores(games: list[Game]) -> list[float]:
     return [game.score for game in games]
 
 
+def _game(score: float, steps: int, end: End = End.GAME_OVER) -> Game:
+    """Of environment 0, with rewards that nobody clips."""
+    return Game(0, score, steps, end, score)
+
+
 class TestPlayGames:
     def test_scores_steps_and_ends(self) -> None:
         scripts = [[Episode((1, -2, 4)), Episode((8, 16), (End.TIME_LIMIT,))]]
         games = play_games(CounterEnv(scripts, reset_reward=1000), _still, [3])
         assert games == [
-            Game(0, 1 - 2 + 4, 3, End.GAME_OVER),
-            Game(0, 8 + 16, 2, End.TIME_LIMIT),
-            Game(0, 1 - 2 + 4, 3, End.GAME_OVER),
+            _game(1 - 2 + 4, 3),
+            _game(8 + 16, 2, End.TIME_LIMIT),
+            _game(1 - 2 + 4, 3),
         ]
 
     def test_a_game_is_all_of_its_lives(self) -> None:
         lives = [Episode((1, 2), (End.LIFE_LOSS,)), Episode((4,), (End.LIFE_LOSS,)), Episode((8, 16))]
         games = play_games(CounterEnv([lives], reset_reward=1000), _still, [2])
-        assert games == [Game(0, 1 + 2 + 4 + 8 + 16, 5, End.GAME_OVER)] * 2
+        assert games == [_game(1 + 2 + 4 + 8 + 16, 5)] * 2
 
     def test_short_games_are_not_favoured(self) -> None:
         environment = CounterEnv([[episode(2)], [episode(20)]])
@@ -91,7 +96,7 @@ def test_split_evenly(episodes: int, size: int, wanted: list[int]) -> None:
 
 
 def test_statistics_are_of_all_games() -> None:
-    games = tuple(Game(0, score, 1, End.GAME_OVER) for score in (1.0, 2.0, 6.0))
+    games = tuple(_game(score, 1) for score in (1.0, 2.0, 6.0))
     spec = EnvironmentSpec("Counter", (), np.dtype(np.int32), 2, 1, {})
     evaluation = Evaluation(games, 0.0, 0, 1, spec)
     assert evaluation.mean == 3

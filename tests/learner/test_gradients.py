@@ -38,7 +38,7 @@ def test_gradient_and_metrics_are_those_worked_out_by_hand():
     output = compute(LearnerConfig(batch_size=BATCH), steps(BATCH))
     np.testing.assert_allclose(output.gradients["w"][0, 0], gradient, rtol=1e-5)
     assert metrics_of(output) == pytest.approx(
-        (loss, np.abs(td_errors).mean(), np.linalg.norm(gradient), 1.0, 0.0), rel=1e-5
+        (loss, np.abs(td_errors).mean(), np.linalg.norm(gradient), 1.0), rel=1e-5
     )
     assert output.finite.tolist() == [True]
     assert output.outlier.tolist() == [False]
@@ -110,7 +110,6 @@ def test_an_outlier_is_flagged_and_taken_into_the_statistics():
         config = LearnerConfig(batch_size=BATCH, outlier_deviations=deviations)
         output = compute(config, steps(BATCH), guard=guard)
         assert output.outlier.tolist() == [outlier]
-        assert metrics_of(output).outlier == outlier
         assert output.guard.losses.tolist() == [1_001]
         assert output.guard.mean[0] > 0.01
     late = LearnerConfig(batch_size=BATCH, outlier_deviations=3.0, outlier_warmup_losses=1_001)

@@ -204,7 +204,7 @@ class TestExplorationTable:
             GroupSummary(0.16, 0.4, 1200, 100, -20.0),
         ]
         headline, *lines = exploration_table(groups)
-        assert "100 episodes" in headline
+        assert "25 episodes" in headline
         assert lines == [
             "            epsilon  environments  episodes  mean return",
             "0.000655 to 0.00410             2       100         17.2",
