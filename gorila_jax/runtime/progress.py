@@ -59,7 +59,7 @@ def bottleneck(
     if actors_wait and learners_wait:
         return Bottleneck(
             "replay",
-            f"all wait for it, actors {actor_wait_share:.0%}, learners {learner_wait_share:.0%} of their time",
+            f"all wait for it: actors {actor_wait_share:.0%} of the time, learners {learner_wait_share:.0%}",
         )
     if learners_wait:
         parts = {"environment": environment_share, "policy": policy_share, "parameters": pull_share}
