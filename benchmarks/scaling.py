@@ -39,7 +39,7 @@ from benchmarks.lone_actor import lone_actor
 from benchmarks.number_lists import whole_numbers
 from benchmarks.report import run
 from benchmarks.slow_environment import STEP_S
-from gorila_jax.config import CHOICES, Config
+from gorila_jax.config import Config, fields
 from gorila_jax.runtime.configure import make_config
 from gorila_jax.runtime.system import choose_backend
 from gorila_jax.runtime.train import make_plan
@@ -47,9 +47,11 @@ from gorila_jax.types import ConfigError
 
 COUNTS = flags.DEFINE_list("environment_counts", ["1", "4", "16", "64"], "environments of one actor; 1 first")
 WORKERS = flags.DEFINE_enum(
-    "workers", "threads", CHOICES["env.gymnasium_workers"], "what an environment runs in"
+    "workers", "threads", fields()["env.gymnasium_workers"].choices, "what an environment runs in"
 )
-BACKEND = flags.DEFINE_enum("backend", "auto", CHOICES["replay.backend"], "replay that the actor feeds")
+BACKEND = flags.DEFINE_enum(
+    "backend", "auto", fields()["replay.backend"].choices, "replay that the actor feeds"
+)
 
 ENVIRONMENT = "benchmarks.slow_environment:Robot"
 SLEEPS = "sleeps_per_second"

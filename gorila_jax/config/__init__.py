@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from gorila_jax.config.overrides import from_json_dict, override, to_json_dict
 from gorila_jax.config.settings import (
-    CHOICES,
     ActorConfig,
     CheckpointConfig,
     Config,
@@ -17,10 +16,9 @@ from gorila_jax.config.settings import (
     fields,
     get,
 )
-from gorila_jax.config.validation import validate
+from gorila_jax.config.validation import check_values, validate
 
 __all__ = [
-    "CHOICES",
     "ActorConfig",
     "CheckpointConfig",
     "Config",
@@ -30,6 +28,7 @@ __all__ = [
     "ParameterServerConfig",
     "ReplayConfig",
     "RunConfig",
+    "check_values",
     "fields",
     "from_json_dict",
     "get",

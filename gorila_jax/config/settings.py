@@ -8,16 +8,24 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 MANY = 100_000  # of parts that each cost memory and threads: more is a slip of the keyboard
 
 
-def setting(default: Any, meaning: str, minimum: float | None = None, maximum: float | None = None) -> Any:
-    """A field with the sentence that `--helpfull` shows for it and the closed range it must lie in."""
-    return field(default=default, metadata={"help": meaning, "minimum": minimum, "maximum": maximum})
+def setting(
+    default: Any,
+    meaning: str,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: tuple[str, ...] = (),
+) -> Any:
+    """A field with the sentence that `--helpfull` shows for it, the closed range it must lie in, or the words
+    that it must be one of."""
+    metadata = {"help": meaning, "minimum": minimum, "maximum": maximum, "choices": choices}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -33,9 +41,10 @@ class EnvironmentConfig:
         "serial",
         "your own environments: serial, one after the other; threads, where a step mostly waits; processes, "
         "where it computes (one for each)",
+        choices=("serial", "threads", "processes"),
     )
     frame_skip: int = setting(4, "Atari: frames per step, the last two of which are max-pooled", 1)
-    noop_max: int = setting(30, "Atari: up to this many no-op frames begin a game", 1)
+    noop_max: int = setting(30, "Atari: up to this many no-op frames begin a game", 1)  # EnvPool plays one
     sticky_action_probability: float = setting(
         0.0, "Atari: chance that a frame repeats the last action", 0, 1
     )
@@ -48,7 +57,11 @@ class EnvironmentConfig:
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    torso: str = setting("auto", "nature (convolutions), flat, or auto: nature for images of 36x36 and more")
+    torso: str = setting(
+        "auto",
+        "nature (convolutions), flat, or auto: nature for images of 36x36 and more",
+        choices=("auto", "nature", "flat"),
+    )
     filters: tuple[int, ...] = setting(
         (32, 64, 64), "of nature's convolutions 8x8/4, 4x4/2, 3x3/1; two or three", 1
     )
@@ -71,10 +84,14 @@ class ActorConfig:
 @dataclass(frozen=True)
 class ReplayConfig:
     backend: str = setting(
-        "auto", "reverb, memory (in-process), or auto: memory in lockstep or without reverb"
+        "auto",
+        "reverb, memory (in-process), or auto: memory in lockstep or without reverb",
+        choices=("auto", "reverb", "memory"),
     )
     layout: str = setting(
-        "global", "global (one replay for all) or local (one per bundle of actors and learner)"
+        "global",
+        "global (one replay for all) or local (one per bundle of actors and learner)",
+        choices=("global", "local"),
     )
     num_servers: int = setting(
         1, "servers that share a global replay equally, or that local ones are dealt to", 1, MANY
@@ -153,7 +170,9 @@ class RunConfig:
     seed: int = setting(0, "seed of parameters, exploration, replay and environments", 0, 2**31 - 1)
     lockstep: bool = setting(False, "one thread, fixed order, in-process replay: same seed, same bits")
     host_devices: int = setting(0, "virtual CPU devices; 0: the devices there are", 0, 1024)
-    platform: str = setting("", "cpu, gpu or tpu: refuse any other; empty: what jax finds")
+    platform: str = setting(
+        "", "cpu, gpu or tpu: refuse any other; empty: what jax finds", choices=("", "cpu", "gpu", "tpu")
+    )
     xla_threads: int = setting(0, "threads that jax computes with on the CPU; 0: one per core", 0)
     feeder_niceness: int = setting(
         10, "nice value of the threads that act, sample and write priorities: learners go first", 0, 19
@@ -179,15 +198,6 @@ class Config:
     run: RunConfig = field(default_factory=RunConfig)
 
 
-CHOICES: Mapping[str, tuple[str, ...]] = {
-    "env.gymnasium_workers": ("serial", "threads", "processes"),
-    "network.torso": ("auto", "nature", "flat"),
-    "replay.backend": ("auto", "reverb", "memory"),
-    "replay.layout": ("global", "local"),
-    "run.platform": ("", "cpu", "gpu", "tpu"),
-}
-
-
 class Field(typing.NamedTuple):
     path: str  # section.field, or the bare name of a top-level one
     type: Any
@@ -195,6 +205,7 @@ class Field(typing.NamedTuple):
     meaning: str
     minimum: float | None
     maximum: float | None
+    choices: tuple[str, ...]  # none: any value of the type
 
 
 def fields() -> dict[str, Field]:
@@ -206,9 +217,15 @@ def fields() -> dict[str, Field]:
             if dataclasses.is_dataclass(hints[leaf.name]):
                 yield from walk(hints[leaf.name], prefix + leaf.name + ".")
             else:
-                bounds = (leaf.metadata["minimum"], leaf.metadata["maximum"])
-                meaning = leaf.metadata["help"]
-                yield Field(prefix + leaf.name, hints[leaf.name], leaf.default, meaning, *bounds)
+                yield Field(
+                    prefix + leaf.name,
+                    hints[leaf.name],
+                    leaf.default,
+                    leaf.metadata["help"],
+                    leaf.metadata["minimum"],
+                    leaf.metadata["maximum"],
+                    leaf.metadata["choices"],
+                )
 
     return {leaf.path: leaf for leaf in walk(Config, "")}
 

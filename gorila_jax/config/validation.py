@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from typing import Any
 
-from gorila_jax.config.settings import CHOICES, Config, fields, get
+from gorila_jax.config.settings import Config, get
 from gorila_jax.types import ConfigError
 
 
@@ -14,19 +16,36 @@ def validate(config: Config) -> None:
     Raises:
       ConfigError: naming the setting, its value and what would be right.
     """
-    for path, leaf in fields().items():
-        value = get(config, path)
+    for leaf in dataclasses.fields(config):
+        section = getattr(config, leaf.name)
+        if dataclasses.is_dataclass(section):
+            check_values(section, leaf.name)
+    _validate_together(config)
+
+
+def check_values(section: Any, name: str) -> None:
+    """Checks every value of one section by itself.
+
+    Args:
+      section: one of `Config`'s.
+      name: by which `Config` has it.
+
+    Raises:
+      ConfigError: naming the setting, its value and what would be right.
+    """
+    for leaf in dataclasses.fields(section):
+        path, value = f"{name}.{leaf.name}", getattr(section, leaf.name)
+        minimum, maximum, choices = (leaf.metadata[key] for key in ("minimum", "maximum", "choices"))
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, float) and not math.isfinite(number):
                 raise ConfigError(f"{path} is {number}, it must be finite")
-            if leaf.minimum is not None and number < leaf.minimum:
-                raise ConfigError(f"{path} is {number}, it must be at least {leaf.minimum}")
-            if leaf.maximum is not None and number > leaf.maximum:
-                raise ConfigError(f"{path} is {number}, it must be at most {leaf.maximum}")
-        if path in CHOICES and value not in CHOICES[path]:
-            choices = ", ".join(choice or repr(choice) for choice in CHOICES[path])
-            raise ConfigError(f"{path} is {value!r}, possible: {choices}")
-    _validate_together(config)
+            if minimum is not None and number < minimum:
+                raise ConfigError(f"{path} is {number}, it must be at least {minimum}")
+            if maximum is not None and number > maximum:
+                raise ConfigError(f"{path} is {number}, it must be at most {maximum}")
+        if choices and value not in choices:
+            words = ", ".join(choice or repr(choice) for choice in choices)
+            raise ConfigError(f"{path} is {value!r}, possible: {words}")
 
 
 def _validate_together(config: Config) -> None:

@@ -19,7 +19,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from gorila_jax.config import CHOICES, EnvironmentConfig
+from gorila_jax.config import EnvironmentConfig
 from gorila_jax.environments.ends import end_discounts, label_ends
 from gorila_jax.environments.order import CallOrder
 from gorila_jax.environments.pictures import draw_observation
@@ -346,9 +346,6 @@ def gymnasium_environment_spec(name: str, config: EnvironmentConfig) -> Environm
 
 
 def _refuse_pool_options(name: str, config: EnvironmentConfig) -> None:
-    choices = CHOICES["env.gymnasium_workers"]
-    if config.gymnasium_workers not in choices:
-        raise ConfigError(f"gymnasium_workers={config.gymnasium_workers!r}: one of {', '.join(choices)}")
     if config.num_threads:
         raise ConfigError(
             f"num_threads={config.num_threads}: {name} does not run in EnvPool's threads; leave it at 0 and "

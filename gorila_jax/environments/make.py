@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gorila_jax.config import EnvironmentConfig
+from gorila_jax.config import EnvironmentConfig, check_values
 from gorila_jax.environments.names import is_atari, is_user_environment, resolve_name
 from gorila_jax.types import ConfigError, Environment, EnvironmentSpec
 
@@ -80,10 +80,7 @@ def environment_spec(name: str, config: EnvironmentConfig) -> EnvironmentSpec:
 def _checked_name(name: str, config: EnvironmentConfig) -> str:
     """The full name, once it is clear that its options go with it."""
     name = resolve_name(name)
-    if config.num_threads < 0:
-        raise ConfigError(f"num_threads={config.num_threads}: at least 0, which is as many as cores")
-    if config.max_steps_per_episode < 0:
-        raise ConfigError(f"max_steps_per_episode={config.max_steps_per_episode}: at least 0")
+    check_values(config, "env")
     if is_atari(name):
         return name
     defaults = EnvironmentConfig()

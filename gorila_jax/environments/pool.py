@@ -217,12 +217,6 @@ def _options(name: str, config: EnvironmentConfig, training: bool) -> dict[str, 
             f"max_steps_per_episode={config.max_steps_per_episode}: {name} is an Atari game, "
             "use max_frames_per_episode"
         )
-    if config.frame_skip < 1:
-        raise ConfigError(f"frame_skip={config.frame_skip}: at least 1")
-    if config.noop_max < 1:  # EnvPool crashes on 0
-        raise ConfigError(f"noop_max={config.noop_max}: at least 1, EnvPool plays one no-op at every start")
-    if not 0 <= config.sticky_action_probability <= 1:
-        raise ConfigError(f"sticky_action_probability={config.sticky_action_probability}: from 0 to 1")
     if config.max_frames_per_episode < config.frame_skip:
         raise ConfigError(
             f"max_frames_per_episode={config.max_frames_per_episode}: at least one step of "

@@ -8,7 +8,7 @@ import haiku as hk
 import jax
 import jax.numpy as jnp
 
-from gorila_jax.config import NetworkConfig
+from gorila_jax.config import NetworkConfig, check_values
 from gorila_jax.networks.torsos import NATURE_KERNELS, NATURE_STRIDES, flat_torso, nature_torso
 from gorila_jax.types import ConfigError, EnvironmentSpec, Network, Parameters
 
@@ -62,18 +62,15 @@ def _head(features: jax.Array, hidden_units: Sequence[int], outputs: int, prefix
 
 def _choose_torso(config: NetworkConfig, spec: EnvironmentSpec) -> str:
     """Names nature or flat. Raises ConfigError with what would work."""
-    if config.torso not in ("auto", "nature", "flat"):
-        raise ConfigError(f"network.torso={config.torso!r} is not one of auto, nature, flat")
-    if any(units < 1 for units in config.hidden_units):
-        raise ConfigError(f"network.hidden_units={config.hidden_units} must be positive numbers")
+    check_values(config, "network")
     shape = spec.observation_shape
     is_image = len(shape) in (2, 3)
     if config.torso == "flat" or (
         config.torso == "auto" and not (is_image and min(shape[:2]) >= _AUTO_MIN_PIXELS)
     ):
         return "flat"
-    if len(config.filters) not in (2, 3) or any(size < 1 for size in config.filters):
-        raise ConfigError(f"network.filters={config.filters} must be two or three positive numbers")
+    if len(config.filters) not in (2, 3):
+        raise ConfigError(f"network.filters is {config.filters}, it must be two or three numbers")
     least = _least_pixels(len(config.filters))
     if not is_image or min(shape[:2]) < least:
         alternative = ", two filters for images of 20 x 20 and more" if len(config.filters) == 3 else ""

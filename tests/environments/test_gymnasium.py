@@ -14,7 +14,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from benchmarks.scaling import loaded_jax
-from gorila_jax.config import CHOICES, EnvironmentConfig
+from gorila_jax.config import EnvironmentConfig, fields
 from gorila_jax.environments import environment_spec, make_environment
 from gorila_jax.environments.gymnasium import (
     CountedSteps,
@@ -26,7 +26,7 @@ from gorila_jax.types import ConfigError, End, EnvironmentStep, GorilaError
 
 HERE = "tests.environments.user_environments"
 WALK = f"{HERE}:Walk"
-WORKERS = CHOICES["env.gymnasium_workers"]
+WORKERS = fields()["env.gymnasium_workers"].choices
 
 
 def make(
@@ -173,7 +173,10 @@ def test_a_path_that_leads_nowhere_is_told(name):
     ("options", "message"),
     [
         ({"noop_max": 1}, "noop_max=1: only Atari"),
-        ({"gymnasium_workers": "fibres"}, "gymnasium_workers='fibres': one of serial, threads, processes"),
+        (
+            {"gymnasium_workers": "fibres"},
+            "gymnasium_workers is 'fibres', possible: serial, threads, processes",
+        ),
         ({"num_threads": 2}, "num_threads=2: .* does not run in EnvPool's threads"),
     ],
 )

@@ -91,13 +91,17 @@ def test_thread_count(monkeypatch, asked, size, cores, given):
         ("Catch-v0", {"max_steps_per_episode": 5}, "Catch-v0 knows no time limit"),
         ("Catch-v0", {"gymnasium_workers": "processes"}, "Catch-v0 runs in EnvPool's threads"),
         ("Pong-v5", {"max_steps_per_episode": 5}, "Pong-v5 is an Atari game, use max_frames_per_episode"),
-        ("Pong-v5", {"noop_max": 0}, "noop_max=0: at least 1"),
-        ("Pong-v5", {"frame_skip": 0}, "frame_skip=0: at least 1"),
-        ("Pong-v5", {"sticky_action_probability": 1.5}, "sticky_action_probability=1.5: from 0 to 1"),
+        ("Pong-v5", {"noop_max": 0}, "env.noop_max is 0, it must be at least 1"),
+        ("Pong-v5", {"frame_skip": 0}, "env.frame_skip is 0, it must be at least 1"),
+        (
+            "Pong-v5",
+            {"sticky_action_probability": 1.5},
+            "env.sticky_action_probability is 1.5, it must be at most 1",
+        ),
         ("Pong-v5", {"max_frames_per_episode": 3}, "max_frames_per_episode=3: at least one step"),
         ("Pong-v5", {"num_environments": 0}, "num_environments=0: at least 1"),
-        ("Pong-v5", {"num_threads": -1}, "num_threads=-1: at least 0"),
-        ("Catch-v0", {"max_steps_per_episode": -1}, "max_steps_per_episode=-1: at least 0"),
+        ("Pong-v5", {"num_threads": -1}, "env.num_threads is -1, it must be at least 0"),
+        ("Catch-v0", {"max_steps_per_episode": -1}, "env.max_steps_per_episode is -1, it must be at least 0"),
     ],
 )
 def test_what_cannot_work_is_refused_with_the_reason(name, options, message):

@@ -184,7 +184,7 @@ def test_the_smallest_image_that_fits_is_the_one_said():
         (NetworkConfig(torso="nature"), (20, 20), "two filters"),
         (NetworkConfig(filters=(32,)), (84, 84), "two or three"),
         (NetworkConfig(filters=(32, 64, 64, 64)), (84, 84), "two or three"),
-        (NetworkConfig(filters=(32, 0)), (84, 84), "positive"),
+        (NetworkConfig(filters=(32, 0)), (84, 84), "network.filters is 0, it must be at least 1"),
         (NetworkConfig(hidden_units=(512, 0)), (84, 84), "network.hidden_units"),
     ],
 )
