@@ -73,12 +73,20 @@ def estimate_bytes(
     return num_tables * (capacity_items * (row + item) + (window_steps - 1) * row)
 
 
-def check_memory(needed_bytes: int, free_bytes: int) -> None:
-    """Raises ConfigError when the replay cannot fit. Whoever calls it has read the machine's free memory."""
+def check_memory(needed_bytes: int, free_bytes: int, capacity_transitions: int) -> None:
+    """Raises ConfigError when the replay cannot fit, with a capacity that would.
+
+    Args:
+      needed_bytes: of the replay when it is full.
+      free_bytes: whoever calls this has read the machine's free memory.
+      capacity_transitions: the setting that made it so large.
+    """
     if needed_bytes > free_bytes:
+        fits = f"{0.9 * capacity_transitions * free_bytes / needed_bytes:.1e}"
         raise ConfigError(
             f"the replay needs about {needed_bytes / 1e9:.1f} GB when full, but {free_bytes / 1e9:.1f} GB of "
-            "memory are free: lower replay.capacity_transitions"
+            f"memory are free: lower replay.capacity_transitions from {capacity_transitions:,} to about "
+            f"{int(float(fits)):,}"
         )
 
 

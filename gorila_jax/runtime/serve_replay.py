@@ -38,7 +38,7 @@ def serve_replay(config: Config, index: int = 0) -> None:
     table = table_spec(config, recipe, spec)
     own_tables = len(range(index, num_tables, num_servers))
     needed = estimate_bytes(table.signature, table.window_steps, table.capacity_items, own_tables)
-    check_memory(needed, psutil.virtual_memory().available)
+    check_memory(needed, psutil.virtual_memory().available, config.replay.capacity_transitions)
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())

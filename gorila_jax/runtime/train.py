@@ -127,9 +127,14 @@ def dry_run(config: Config, workdir: str | os.PathLike[str] | None = None) -> No
     """Prints the plan, checks what `train` would check, and starts nothing. Raises ConfigError."""
     plan = make_plan(config)
     print("\n".join(plan.lines))
-    check_memory(plan.replay_bytes, psutil.virtual_memory().available)
+    _check_memory(config, plan)
     check_workdir(workdir or default_workdir(config), to_json_dict(config), may_change=MAY_CHANGE)
     load_initial_parameters(config, plan.spec)
+
+
+def _check_memory(config: Config, plan: Plan) -> None:
+    free_bytes = psutil.virtual_memory().available
+    check_memory(plan.replay_bytes, free_bytes, config.replay.capacity_transitions)
 
 
 def default_workdir(config: Config) -> str:
@@ -153,7 +158,7 @@ def train(config: Config, workdir: str | os.PathLike[str] | None = None) -> Trai
       RunError: a part failed while the run ran, and is the error's cause; the last checkpoint stands.
     """
     plan = make_plan(config)
-    check_memory(plan.replay_bytes, psutil.virtual_memory().available)
+    _check_memory(config, plan)
     workdir = workdir or default_workdir(config)
     initial_parameters = None
     if not checkpoints.list_checkpoints(os.path.join(workdir, CHECKPOINTS)):
