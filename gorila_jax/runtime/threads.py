@@ -14,6 +14,9 @@ from gorila_jax.runtime.coordinator import Coordinator
 STEP_TIMEOUT_S = 0.2  # the longest a worker waits before it looks at the stop signal
 JOIN_TIMEOUT_S = 60.0  # for all workers together to come to their end: a first compilation takes long
 
+IDLE = 20
+"""A niceness beyond the nicest of 19: such a thread runs where a core has nothing else to do."""
+
 _Result = TypeVar("_Result")
 
 
@@ -66,14 +69,19 @@ def run_threads(
 
 
 def yield_to_others(niceness: int) -> None:
-    """Lowers the priority of this thread, and of those that it starts from now on, by so many nice values.
+    """Lowers the priority of this thread, and of those that it starts from now on, by so many nice values, or
+    for `IDLE` of them below that of any other thread.
 
     An update on several threads is as late as the last of them: one that shares its core, even for a moment,
     holds up all the others. What makes batches may be late without anybody noticing, since there are some in
     store. What XLA computes in threads of its own, a policy among it, does not yield. Without effect but on
     Linux, where threads have priorities of their own. It cannot be taken back.
     """
-    if sys.platform == "linux":
+    if sys.platform != "linux":
+        return
+    if niceness == IDLE:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # 0: this thread
+    else:
         os.nice(niceness)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from gorila_jax.runtime import threads
 from gorila_jax.runtime.coordinator import Coordinator
-from gorila_jax.runtime.threads import call_yielding, run_threads
+from gorila_jax.runtime.threads import IDLE, call_yielding, run_threads
 
 
 class Counting:
@@ -156,6 +156,21 @@ def test_threads_that_a_yielding_call_starts_yield_too():
     assert call_yielding(2, call) == "done"
     assert seen == [min(19, before + 2)]
     assert niceness() == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priorities of their own here")
+def test_the_last_level_runs_where_a_core_is_idle_and_so_do_the_threads_it_starts():
+    before, seen = os.sched_getscheduler(0), []
+
+    def call() -> int:
+        thread = threading.Thread(target=lambda: seen.append(os.sched_getscheduler(0)))
+        thread.start()
+        thread.join()
+        return os.sched_getscheduler(0)
+
+    assert call_yielding(IDLE, call) == os.SCHED_IDLE
+    assert seen == [os.SCHED_IDLE]
+    assert os.sched_getscheduler(0) == before
 
 
 def test_what_a_yielding_call_raises_comes_out_with_its_traceback():
