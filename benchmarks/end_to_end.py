@@ -25,7 +25,7 @@ from benchmarks.interleaved import (
     summary,
 )
 from benchmarks.report import run
-from benchmarks.road_flags import ENVIRONMENT, PRESET, REPLAY_BACKEND
+from benchmarks.road_flags import ENVIRONMENT, FEEDER_NICENESS, PRESET, REPLAY_BACKEND
 from gorila_jax.environments.cores import usable_cores
 from gorila_jax.runtime.configure import make_config
 from gorila_jax.runtime.devices import prefer_fast_cpu_runtime
@@ -48,6 +48,7 @@ def main() -> None:
             "replay.backend": REPLAY_BACKEND.value,
             "replay.capacity_transitions": CAPACITY_TRANSITIONS,
             "replay.learning_starts_transitions": 1_000,
+            "run.feeder_niceness": FEEDER_NICENESS.value,
         },
     )
     asked = config.replay.samples_per_insert
@@ -97,6 +98,7 @@ def main() -> None:
         "batch_size": config.learner.batch_size,
         "samples_per_insert": asked,
         "replay": choose_backend(config),
+        "feeder_niceness": config.run.feeder_niceness,
     }
     title = (
         f"apex on {config.environment}, preset {config.preset}, replay {choose_backend(config)}: "

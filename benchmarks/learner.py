@@ -37,7 +37,7 @@ from benchmarks.interleaved import (
     report_rounds,
 )
 from benchmarks.report import run
-from benchmarks.road_flags import REPLAY_BACKEND
+from benchmarks.road_flags import FEEDER_NICENESS, REPLAY_BACKEND
 from gorila_jax.config import Config
 from gorila_jax.environments import make_environment
 from gorila_jax.learner.learner import Learner
@@ -101,6 +101,7 @@ def main() -> None:
     settings = {
         "transitions": TRANSITIONS.value,
         "replay": choose_backend(config_of(*CASES["nature_128"])),
+        "feeder_niceness": FEEDER_NICENESS.value,
     }
     report_rounds("learner", "apex's learner", rounds, ratios, live | convolutions, settings)
 
@@ -164,6 +165,7 @@ def config_of(preset: str, batch_size: int) -> Config:
             "replay.capacity_transitions": TRANSITIONS.value,
             "replay.learning_starts_transitions": TRANSITIONS.value // 2,
             "replay.samples_per_insert": 0.0,
+            "run.feeder_niceness": FEEDER_NICENESS.value,
         },
     )
 
