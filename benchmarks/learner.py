@@ -41,7 +41,7 @@ from benchmarks.road_flags import FEEDER_NICENESS, REPLAY_BACKEND
 from gorila_jax.config import Config
 from gorila_jax.environments import make_environment
 from gorila_jax.learner.learner import Learner
-from gorila_jax.learner.prefetch import Prefetcher
+from gorila_jax.learner.prefetch import Prefetcher, StandIn
 from gorila_jax.learner.priorities import PriorityWriter
 from gorila_jax.parameter_server import make_parameter_server
 from gorila_jax.replay import make_replay
@@ -49,7 +49,7 @@ from gorila_jax.runtime.configure import make_config
 from gorila_jax.runtime.coordinator import Coordinator
 from gorila_jax.runtime.devices import THUNKS, prefer_fast_cpu_runtime
 from gorila_jax.runtime.system import choose_backend, table_spec
-from gorila_jax.runtime.threads import Worker, call_yielding, run_threads
+from gorila_jax.runtime.threads import IDLE, Worker, call_yielding, run_threads
 from gorila_jax.runtime.train import Plan, make_plan
 from gorila_jax.types import EnvironmentSpec, GorilaError, Network, Replay, Sampler
 
@@ -183,7 +183,7 @@ def renamed(arm: Arm, name: str) -> Arm:
 def live_arm(config: Config, plan: Plan, stack: contextlib.ExitStack) -> Arm:
     """Updates of a learner on a full replay; prefetching and priorities have threads, as in a run."""
     niceness = config.run.feeder_niceness
-    replay, sampler = call_yielding(niceness, lambda: open_replay(config, plan))
+    replay, sampler, other = call_yielding(niceness, lambda: open_replay(config, plan))
     stack.callback(replay.close)
     fill(config, plan, replay.writer(0, config.env.num_environments))
     devices = plan.topology.learner_devices[0]
@@ -191,7 +191,12 @@ def live_arm(config: Config, plan: Plan, stack: contextlib.ExitStack) -> Arm:
     server = make_parameter_server(network.init(jax.random.PRNGKey(0)), config.parameter_server, [devices])
     prefetcher = Prefetcher(config.learner, devices, sampler.sample)
     priority_writer = PriorityWriter(sampler.update_priorities)
-    feeders: dict[str, Worker] = {"prefetcher": prefetcher, "priority_writer": priority_writer}
+    feeders: dict[str, Worker] = {
+        "prefetcher": prefetcher,
+        "stand_in": StandIn(prefetcher, other.sample),
+        "priority_writer": priority_writer,
+    }
+    levels = dict.fromkeys(feeders, niceness) | {"prefetcher": IDLE if niceness else 0}
     learner = Learner(
         config.learner,
         plan.recipe.loss(config, network),
@@ -218,7 +223,7 @@ def live_arm(config: Config, plan: Plan, stack: contextlib.ExitStack) -> Arm:
             figures["live"] = per_second(lambda: update(stop), seconds, settle=server.status)
             stop.stop("budget")
 
-        run_threads(feeders, stop, tick, TICK_S, dict.fromkeys(feeders, niceness))
+        run_threads(feeders, stop, tick, TICK_S, levels)
         if stop.failure is not None:
             raise stop.failure
         return figures
@@ -226,10 +231,11 @@ def live_arm(config: Config, plan: Plan, stack: contextlib.ExitStack) -> Arm:
     return measure
 
 
-def open_replay(config: Config, plan: Plan) -> tuple[Replay, Sampler]:
+def open_replay(config: Config, plan: Plan) -> tuple[Replay, Sampler, Sampler]:
     table = table_spec(config, plan.recipe, plan.spec)
     replay = make_replay(choose_backend(config), table, 1, run_id=uuid.uuid4().hex)
-    return replay, replay.sampler(0, config.learner.batch_size)
+    size = config.learner.batch_size
+    return replay, replay.sampler(0, size), replay.sampler(0, size)
 
 
 def fill(config: Config, plan: Plan, writer: Any) -> None:

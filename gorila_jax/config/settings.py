@@ -176,8 +176,9 @@ class RunConfig:
     xla_threads: int = setting(0, "threads that jax computes with on the CPU; 0: one per core", 0)
     feeder_niceness: int = setting(
         10,
-        "nice value of the threads that act, sample and write priorities: learners go first; 20: they run "
-        "only where a core has nothing else to do, for a machine of one's own",
+        "nice value of the threads that act and write priorities: learners go first; those that sample run "
+        "only where a core has nothing else to do; 20: all of them do, for a machine of one's own; 0: all "
+        "are alike",
         0,
         20,
     )

@@ -15,6 +15,9 @@ from gorila_jax.learner.gradients import check_batch_size
 from gorila_jax.rl.priorities import importance_weights
 from gorila_jax.types import Batch, Step
 
+PATIENCE_S = 0.5  # that a learner waits for a batch before a stand-in tries to get one
+ALONE_BATCHES = 3  # that a stand-in brings before it is clear that the prefetcher is starved
+
 
 class DeviceBatch(NamedTuple):
     """A batch in equal shares for D devices: in their memory, which on the CPU is the host's."""
@@ -40,7 +43,8 @@ class Prefetcher:
     work on the learner's own cores for nothing.
 
     One thread calls `step`, another `next_batch`. With `prefetch_batches` 0 nobody needs to call `step`:
-    `next_batch` samples by itself.
+    `next_batch` samples by itself. The thread that calls `step` may be of a priority so low that it is
+    starved: see `StandIn`.
     """
 
     def __init__(
@@ -66,6 +70,9 @@ class Prefetcher:
         self._even_weights = np.ones(config.batch_size, np.float32)
         self._ready: collections.deque[DeviceBatch] = collections.deque()
         self._changed = threading.Condition()
+        self._hungry = False  # the queue was found empty, and nothing has come since
+        self._alone = 0  # batches that a stand-in has brought since the last one of our own
+        self._replaced = False  # by a stand-in, for good
 
     def step(self, timeout_s: float) -> bool:
         """Samples one batch and makes it ready; False when replay gave none in time, or the queue was full.
@@ -73,22 +80,25 @@ class Prefetcher:
         A call waits for replay or for room in the queue, never for both.
         """
         with self._changed:
-            if not self._has_room():
-                self._changed.wait_for(self._has_room, timeout_s)
+            if self._replaced or not self._has_room():
+                self._changed.wait_for(lambda: self._has_room() and not self._replaced, timeout_s)
                 return False
-        batch = self._take_sample(timeout_s)
+        batch = self._take_sample(self._sample, timeout_s)
         if batch is None:
             return False
         with self._changed:
-            self._ready.append(batch)
-            self._changed.notify_all()
+            self._alone = 0
+            self._put(batch)
         return True
 
     def next_batch(self, timeout_s: float) -> DeviceBatch | None:
         """The oldest batch waiting, or None when there was none in time."""
         if not self._capacity_batches:
-            return self._take_sample(timeout_s)
+            return self._take_sample(self._sample, timeout_s)
         with self._changed:
+            if not self._ready and not self._hungry:
+                self._hungry = True
+                self._changed.notify_all()
             if not self._changed.wait_for(lambda: self._ready, timeout_s):
                 return None
             batch = self._ready.popleft()
@@ -98,8 +108,13 @@ class Prefetcher:
     def _has_room(self) -> bool:
         return len(self._ready) < self._capacity_batches
 
-    def _take_sample(self, timeout_s: float) -> DeviceBatch | None:
-        batch = self._sample(timeout_s)
+    def _put(self, batch: DeviceBatch) -> None:
+        self._ready.append(batch)
+        self._hungry = False
+        self._changed.notify_all()
+
+    def _take_sample(self, sample: Callable[[float], Batch | None], timeout_s: float) -> DeviceBatch | None:
+        batch = sample(timeout_s)
         if batch is None:
             return None
         weights, info = self._even_weights, batch.info
@@ -110,3 +125,40 @@ class Prefetcher:
         )
         steps, weights = self._move(shared)
         return DeviceBatch(steps, weights, info.keys)
+
+
+class StandIn:
+    """A worker that takes a prefetcher's place when that is starved of processor time.
+
+    For a prefetcher whose thread runs only where a core has nothing else to do. Where something else keeps
+    all cores busy, it may not come to run at all, and a thread's priority cannot be raised. So another
+    thread, of an ordinary one, looks on, and brings a batch itself when the learner has waited for long. When
+    it has brought several and the prefetcher none, it goes on alone.
+    """
+
+    def __init__(self, prefetcher: Prefetcher, sample: Callable[[float], Batch | None]):
+        """`sample`: port to replay, another one than the prefetcher's."""
+        self._prefetcher = prefetcher
+        self._sample = sample
+
+    def step(self, timeout_s: float) -> bool:
+        """Makes one batch ready, if it is needed; False when it was not, or replay gave none in time."""
+        of = self._prefetcher
+        with of._changed:
+            if of._replaced:
+                if not of._has_room():
+                    of._changed.wait_for(of._has_room, timeout_s)
+                    return False
+            else:
+                if not of._changed.wait_for(lambda: of._hungry, timeout_s):
+                    return False
+                if of._changed.wait_for(lambda: not of._hungry, PATIENCE_S):
+                    return False
+        batch = of._take_sample(self._sample, timeout_s)
+        if batch is None:
+            return False
+        with of._changed:
+            of._alone += 1
+            of._replaced |= of._alone >= ALONE_BATCHES
+            of._put(batch)
+        return True

@@ -20,7 +20,7 @@ from gorila_jax.agents.recipe import Elapsed, ExplorationFn, Recipe
 from gorila_jax.config import Config, get
 from gorila_jax.environments import make_environment
 from gorila_jax.learner.learner import Learner
-from gorila_jax.learner.prefetch import Prefetcher
+from gorila_jax.learner.prefetch import Prefetcher, StandIn
 from gorila_jax.learner.priorities import PriorityWriter
 from gorila_jax.parameter_server import make_parameter_server
 from gorila_jax.replay import make_replay, reverb_available, split_table, spread_sampler
@@ -29,7 +29,7 @@ from gorila_jax.replay.signature import step_signature
 from gorila_jax.replay.table import TableSpec
 from gorila_jax.runtime.coordinator import Coordinator
 from gorila_jax.runtime.episodes import EpisodeStatistics
-from gorila_jax.runtime.threads import Worker, call_yielding
+from gorila_jax.runtime.threads import IDLE, Worker, call_yielding
 from gorila_jax.runtime.topology import Topology
 from gorila_jax.runtime.waits import TimedEnvironment, Waits
 from gorila_jax.types import (
@@ -53,6 +53,7 @@ class System(NamedTuple):
     writers: list[ReplayWriter]
     samplers: list[Sampler]
     prefetchers: list[Prefetcher]  # none in lockstep
+    stand_ins: list[StandIn]  # of the prefetchers, each with a sampler of its own
     learners: list[Learner]
     priority_writers: list[PriorityWriter]  # one per learner; none where replay samples uniformly
     server: ParameterServer
@@ -80,17 +81,21 @@ class System(NamedTuple):
         """What wants a thread, by name."""
         named: dict[str, Worker] = {}
         kinds: dict[str, Sequence[Worker]] = {
-            "actor": self.actors, "prefetcher": self.prefetchers, "learner": self.learners,
-            "priority_writer": self.priority_writers,
+            "actor": self.actors, "prefetcher": self.prefetchers, "stand_in": self.stand_ins,
+            "learner": self.learners, "priority_writer": self.priority_writers,
         }  # fmt: skip
         for kind, workers in kinds.items():
             named |= {f"{kind}_{index}": worker for index, worker in enumerate(workers)}
         return named
 
     def niceness(self) -> dict[str, int]:
-        """Of `workers`, by name: all others feed the learners, and give way to them."""
+        """Of `workers`, by name: all others feed the learners, and give way to them.
+
+        The prefetchers, whose work nobody waits for, do so entirely: a stand-in is there for them.
+        """
         feeders = self.config.run.feeder_niceness
-        return {name: 0 if name.startswith("learner") else feeders for name in self.workers()}
+        levels = {"learner": 0, "prefetcher": IDLE if feeders else 0}
+        return {name: levels.get(name.rpartition("_")[0], feeders) for name in self.workers()}
 
     def describe_waits(self) -> str:
         """Who waits for what, table by table."""
@@ -147,7 +152,7 @@ def table_spec(config: Config, recipe: Recipe, spec: EnvironmentSpec) -> TableSp
         buffer = 2 * smallest_error_buffer(
             replay.samples_per_insert,
             config.learner.batch_size * config.learner.num_learners // bundles,
-            config.learner.prefetch_batches + 2,  # Reverb's samplers draw about two more ahead
+            config.learner.prefetch_batches + 4,  # Reverb's samplers draw about two more ahead, each
             inserts,
         )
     table = TableSpec(
@@ -248,7 +253,8 @@ def _build(
         replay.restore(replay_directory)
     waits, episodes = Waits(), EpisodeStatistics()
 
-    samplers, prefetchers, learners, priority_writers = [], [], [], []
+    samplers: list[Sampler] = []
+    prefetchers, stand_ins, learners, priority_writers = [], [], [], []
     loss_fn = recipe.loss(config, network)
     # In lockstep the learner samples by itself, and so there is no queue to fill.
     learner_config = config.learner
@@ -257,8 +263,9 @@ def _build(
     for index, (tables, devices) in enumerate(
         zip(topology.learner_tables, topology.learner_devices, strict=True)
     ):
-        sampler = spread_sampler(replay, tables, learner_config.batch_size)
+        sampler, other = (spread_sampler(replay, tables, learner_config.batch_size) for _ in range(2))
         prefetcher = Prefetcher(learner_config, devices, sampler.sample)
+        stand_ins.append(StandIn(prefetcher, other.sample))
         send_priorities = None
         if config.replay.priority_exponent:
             priority_writers.append(PriorityWriter(sampler.update_priorities))
@@ -274,7 +281,7 @@ def _build(
                 send_priorities=send_priorities,
             )
         )
-        samplers.append(sampler)
+        samplers += sampler, other
         prefetchers.append(prefetcher)
 
     act = make_policy(network)  # a call returns before it has computed: to wait for that is part of choosing
@@ -311,10 +318,10 @@ def _build(
             )
         )
     if not learner_config.prefetch_batches:
-        prefetchers = []
+        prefetchers, stand_ins = [], []
     return System(
-        config, topology, spec, actors, writers, samplers, prefetchers, learners, priority_writers, server,
-        replay, episodes, waits, exploration,
+        config, topology, spec, actors, writers, samplers, prefetchers, stand_ins, learners, priority_writers,
+        server, replay, episodes, waits, exploration,
     )  # fmt: skip
 
 

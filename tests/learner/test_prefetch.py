@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from gorila_jax.config import LearnerConfig
-from gorila_jax.learner.prefetch import Prefetcher, to_devices
+from gorila_jax.learner import prefetch as prefetch_module
+from gorila_jax.learner.prefetch import ALONE_BATCHES, Prefetcher, StandIn, to_devices
 from gorila_jax.types import Batch, ConfigError, ReplayError, SampleInfo
 from tests.learner.problem import batch, shares, steps
 
@@ -117,3 +118,80 @@ def test_importance_weights_are_of_the_global_batch_and_travel_with_it():
     got = prefetcher.next_batch(0.0)
     np.testing.assert_allclose(got.weights, [(0.1 / probabilities) ** 0.5], rtol=1e-6)
     assert got.keys.tolist() == [0, 1, 2, 3]
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(prefetch_module, "PATIENCE_S", 0.0)
+
+
+class Source:
+    """Gives batches of seeds from `seed` on, and counts them."""
+
+    def __init__(self, seed: int):
+        self.next_seed = seed
+
+    def __call__(self, timeout_s):
+        self.next_seed += 1
+        return batch(BATCH, self.next_seed - 1)
+
+
+def with_stand_in(prefetch_batches: int = 2) -> tuple[Prefetcher, Source, StandIn, Source]:
+    own, other = Source(0), Source(100)
+    prefetcher = Prefetcher(LearnerConfig(batch_size=BATCH, prefetch_batches=prefetch_batches), DEVICES, own)
+    return prefetcher, own, StandIn(prefetcher, other), other
+
+
+def test_a_stand_in_does_nothing_while_nobody_waits(impatient):
+    prefetcher, _, stand_in, other = with_stand_in()
+    assert not stand_in.step(0.0)  # nobody has asked for a batch yet
+    for seed in range(5):
+        assert prefetcher.step(0.0)
+        assert not stand_in.step(0.0)
+        assert_is(prefetcher.next_batch(0.0), seed)
+    assert other.next_seed == 100
+
+
+def test_a_stand_in_leaves_a_prefetcher_its_time(monkeypatch):
+    monkeypatch.setattr(prefetch_module, "PATIENCE_S", LONG_S)
+    prefetcher, _, stand_in, other = with_stand_in()
+    assert prefetcher.next_batch(0.0) is None
+    results = []
+    looking_on = threading.Thread(target=lambda: results.append(stand_in.step(LONG_S)))
+    looking_on.start()
+    assert prefetcher.step(0.0)
+    looking_on.join(LONG_S)
+    assert results == [False]
+    assert other.next_seed == 100
+
+
+def test_a_stand_in_that_brings_batches_alone_replaces_the_prefetcher(impatient):
+    prefetcher, own, stand_in, _ = with_stand_in()
+    for seed in range(100, 100 + ALONE_BATCHES):
+        assert prefetcher.next_batch(0.0) is None
+        assert stand_in.step(LONG_S)
+        assert_is(prefetcher.next_batch(0.0), seed)
+    assert not prefetcher.step(0.0)
+    assert own.next_seed == 0
+    assert [stand_in.step(0.0) for _ in range(3)] == [True, True, False]  # up to what is to be in store
+    assert_is(prefetcher.next_batch(0.0), 100 + ALONE_BATCHES)
+
+
+def test_a_prefetcher_that_is_only_late_keeps_its_place(impatient):
+    prefetcher, _, stand_in, _ = with_stand_in()
+    for _ in range(2 * ALONE_BATCHES):
+        assert prefetcher.next_batch(0.0) is None
+        assert stand_in.step(LONG_S)
+        assert prefetcher.step(0.0)
+        for _ in range(2):
+            assert prefetcher.next_batch(0.0) is not None
+    assert prefetcher.step(0.0)
+
+
+def test_a_stand_in_without_a_batch_changes_nothing(impatient):
+    prefetcher, _, _, _ = with_stand_in()
+    stand_in = StandIn(prefetcher, lambda timeout_s: None)
+    for _ in range(2 * ALONE_BATCHES):
+        assert prefetcher.next_batch(0.0) is None
+        assert not stand_in.step(0.0)
+    assert prefetcher.step(0.0)

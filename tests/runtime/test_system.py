@@ -13,6 +13,7 @@ import pytest
 from gorila_jax.replay.memory.replay import MemoryWriter
 from gorila_jax.runtime import system as system_module
 from gorila_jax.runtime.system import checksum
+from gorila_jax.runtime.threads import IDLE
 from gorila_jax.types import Environment, GorilaError, ReplayError
 from tests.runtime.systems import build, config_of
 
@@ -188,7 +189,8 @@ def test_all_but_the_learners_yield(monkeypatch):
     niceness = system.niceness()
     assert niceness.keys() == system.workers().keys()
     assert {name for name, nice in niceness.items() if nice == 0} == {"learner_0"}
-    assert set(niceness.values()) == {0, 2}
+    assert {name for name, nice in niceness.items() if nice == IDLE} == {"prefetcher_0"}
+    assert set(niceness.values()) == {0, 2, IDLE}
     assert set(built_at) == {min(19, before + 2)}
     system.close()
 

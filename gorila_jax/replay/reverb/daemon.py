@@ -16,7 +16,8 @@ class DaemonCaller:
 
     Reverb's reads and priority updates wait without end when a server dies, and nothing in Python can
     wake them. So they wait here, while the caller waits for the future as long as it likes. The threads of
-    `concurrent.futures` will not do: the interpreter joins them when it exits.
+    `concurrent.futures` will not do: the interpreter joins them when it exits. It starts with the first call,
+    and so has the priority of whoever makes that.
     """
 
     def __init__(self, name: str):
@@ -25,7 +26,7 @@ class DaemonCaller:
         self._stopped = False
         self._futures: list[Future[Any]] = []  # submitted and not done
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)  # noqa: TID251
-        self._thread.start()
+        self._started = False
 
     def submit(self, call: Callable[[], Any]) -> Future[Any]:
         """After `stop` the future is cancelled: whoever waits for it gets CancelledError."""
@@ -34,6 +35,9 @@ class DaemonCaller:
             if self._stopped:
                 future.cancel()
             else:
+                if not self._started:
+                    self._thread.start()
+                    self._started = True
                 self._futures.append(future)
                 self._calls.put((future, call))
         return future
@@ -49,7 +53,8 @@ class DaemonCaller:
     def close(self, timeout_s: float) -> None:
         """Stops, and waits so long for the thread to end. It is left behind when it does not."""
         self.stop()
-        self._thread.join(timeout_s)
+        if self._started:
+            self._thread.join(timeout_s)
 
     def _run(self) -> None:
         while (entry := self._calls.get()) is not None:
