@@ -16,7 +16,7 @@ from gorila_jax.rl.priorities import importance_weights
 from gorila_jax.types import Batch, Step
 
 PATIENCE_S = 0.5  # that a learner waits for a batch before a stand-in tries to get one
-ALONE_BATCHES = 3  # that a stand-in brings before it is clear that the prefetcher is starved
+LATE_BATCHES = 3  # that a stand-in brings before it is clear that the prefetcher is starved
 
 
 class DeviceBatch(NamedTuple):
@@ -71,7 +71,7 @@ class Prefetcher:
         self._ready: collections.deque[DeviceBatch] = collections.deque()
         self._changed = threading.Condition()
         self._hungry = False  # the queue was found empty, and nothing has come since
-        self._alone = 0  # batches that a stand-in has brought since the last one of our own
+        self._stood_in = 0  # batches that a stand-in has brought since one of our own came in time
         self._replaced = False  # by a stand-in, for good
 
     def step(self, timeout_s: float) -> bool:
@@ -87,7 +87,8 @@ class Prefetcher:
         if batch is None:
             return False
         with self._changed:
-            self._alone = 0
+            if not self._hungry:  # it has come before it was needed
+                self._stood_in = 0
             self._put(batch)
         return True
 
@@ -133,7 +134,7 @@ class StandIn:
     For a prefetcher whose thread runs only where a core has nothing else to do. Where something else keeps
     all cores busy, it may not come to run at all, and a thread's priority cannot be raised. So another
     thread, of an ordinary one, looks on, and brings a batch itself when the learner has waited for long. When
-    it has brought several and the prefetcher none, it goes on alone.
+    it has brought several and the prefetcher none in time, it goes on alone.
     """
 
     def __init__(self, prefetcher: Prefetcher, sample: Callable[[float], Batch | None]):
@@ -158,7 +159,7 @@ class StandIn:
         if batch is None:
             return False
         with of._changed:
-            of._alone += 1
-            of._replaced |= of._alone >= ALONE_BATCHES
+            of._stood_in += 1
+            of._replaced |= of._stood_in >= LATE_BATCHES
             of._put(batch)
         return True

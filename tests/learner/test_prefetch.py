@@ -8,7 +8,7 @@ import pytest
 
 from gorila_jax.config import LearnerConfig
 from gorila_jax.learner import prefetch as prefetch_module
-from gorila_jax.learner.prefetch import ALONE_BATCHES, Prefetcher, StandIn, to_devices
+from gorila_jax.learner.prefetch import LATE_BATCHES, Prefetcher, StandIn, to_devices
 from gorila_jax.types import Batch, ConfigError, ReplayError, SampleInfo
 from tests.learner.problem import batch, shares, steps
 
@@ -167,31 +167,42 @@ def test_a_stand_in_leaves_a_prefetcher_its_time(monkeypatch):
 
 def test_a_stand_in_that_brings_batches_alone_replaces_the_prefetcher(impatient):
     prefetcher, own, stand_in, _ = with_stand_in()
-    for seed in range(100, 100 + ALONE_BATCHES):
+    for seed in range(100, 100 + LATE_BATCHES):
         assert prefetcher.next_batch(0.0) is None
         assert stand_in.step(LONG_S)
         assert_is(prefetcher.next_batch(0.0), seed)
     assert not prefetcher.step(0.0)
     assert own.next_seed == 0
     assert [stand_in.step(0.0) for _ in range(3)] == [True, True, False]  # up to what is to be in store
-    assert_is(prefetcher.next_batch(0.0), 100 + ALONE_BATCHES)
+    assert_is(prefetcher.next_batch(0.0), 100 + LATE_BATCHES)
 
 
-def test_a_prefetcher_that_is_only_late_keeps_its_place(impatient):
+def test_a_prefetcher_that_comes_in_time_again_keeps_its_place(impatient):
     prefetcher, _, stand_in, _ = with_stand_in()
-    for _ in range(2 * ALONE_BATCHES):
+    for _ in range(2 * LATE_BATCHES):
         assert prefetcher.next_batch(0.0) is None
         assert stand_in.step(LONG_S)
-        assert prefetcher.step(0.0)
+        assert prefetcher.step(0.0)  # before it is asked for
         for _ in range(2):
             assert prefetcher.next_batch(0.0) is not None
     assert prefetcher.step(0.0)
 
 
+def test_a_prefetcher_that_is_always_late_does_not(impatient):
+    prefetcher, _, stand_in, _ = with_stand_in()
+    for _ in range(LATE_BATCHES):
+        for worker in (prefetcher, stand_in):
+            assert prefetcher.next_batch(0.0) is None
+            assert worker.step(LONG_S)
+            assert prefetcher.next_batch(0.0) is not None
+    assert not prefetcher.step(0.0)
+    assert stand_in.step(0.0)
+
+
 def test_a_stand_in_without_a_batch_changes_nothing(impatient):
     prefetcher, _, _, _ = with_stand_in()
     stand_in = StandIn(prefetcher, lambda timeout_s: None)
-    for _ in range(2 * ALONE_BATCHES):
+    for _ in range(2 * LATE_BATCHES):
         assert prefetcher.next_batch(0.0) is None
         assert not stand_in.step(0.0)
     assert prefetcher.step(0.0)
