@@ -92,6 +92,27 @@ class Prefetcher:
             self._put(batch)
         return True
 
+    def stand_in(self, sample: Callable[[float], Batch | None], timeout_s: float) -> bool:
+        """What `StandIn.step` does, with its `sample`; for one other thread."""
+        with self._changed:
+            if self._replaced:
+                if not self._has_room():
+                    self._changed.wait_for(self._has_room, timeout_s)
+                    return False
+            else:
+                if not self._changed.wait_for(lambda: self._hungry, timeout_s):
+                    return False
+                if self._changed.wait_for(lambda: not self._hungry, PATIENCE_S):
+                    return False
+        batch = self._take_sample(sample, timeout_s)
+        if batch is None:
+            return False
+        with self._changed:
+            self._stood_in += 1
+            self._replaced |= self._stood_in >= LATE_BATCHES
+            self._put(batch)
+        return True
+
     def next_batch(self, timeout_s: float) -> DeviceBatch | None:
         """The oldest batch waiting, or None when there was none in time."""
         if not self._capacity_batches:
@@ -144,22 +165,4 @@ class StandIn:
 
     def step(self, timeout_s: float) -> bool:
         """Makes one batch ready, if it is needed; False when it was not, or replay gave none in time."""
-        of = self._prefetcher
-        with of._changed:
-            if of._replaced:
-                if not of._has_room():
-                    of._changed.wait_for(of._has_room, timeout_s)
-                    return False
-            else:
-                if not of._changed.wait_for(lambda: of._hungry, timeout_s):
-                    return False
-                if of._changed.wait_for(lambda: not of._hungry, PATIENCE_S):
-                    return False
-        batch = of._take_sample(self._sample, timeout_s)
-        if batch is None:
-            return False
-        with of._changed:
-            of._stood_in += 1
-            of._replaced |= of._stood_in >= LATE_BATCHES
-            of._put(batch)
-        return True
+        return self._prefetcher.stand_in(self._sample, timeout_s)
