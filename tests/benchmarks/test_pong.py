@@ -30,3 +30,20 @@ def test_evaluations_wait_for_games_of_little_exploration(tmp_path, monkeypatch)
     assert progress_of(tmp_path) == (np.arange(5.0, 24.0, 2).mean(), 0.75)
     games["epsilon"][:8] = 0.4
     assert progress_of(tmp_path) == (-np.inf, 0.75)
+
+
+def test_a_run_ends_with_a_checkpoint_that_other_seeds_confirm(tmp_path, monkeypatch, capsys):
+    asked = []
+
+    def evaluate(workdir, frames, seed):
+        asked.append((frames, seed))
+        return {"mean": {7_001: 17.0, 7_002: 18.5, 7_501: 17.5, 7_003: 18.0, 7_502: 19.0}[seed]}
+
+    monkeypatch.setattr(pong, "evaluate", evaluate)
+    monkeypatch.setattr(pong, "reaches_goal", lambda record: record["mean"] >= 18.0)  # no flags here
+    scored = [pong.score_checkpoint(tmp_path, 100 * number, 7, number, start=0.0) for number in range(3)]
+    assert [pong.is_confirmed(evaluation) for evaluation in scored] == [False, False, True]
+    assert asked == [(0, 7_001), (100, 7_002), (100, 7_501), (200, 7_003), (200, 7_502)]
+    assert scored[2]["confirmation"]["minutes"] >= scored[2]["minutes"] > 0
+    assert scored[0]["confirmation"] is None
+    assert "again, with other seeds, mean 17.50" in capsys.readouterr().err
