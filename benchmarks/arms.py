@@ -24,7 +24,7 @@ from gorila_jax.runtime.coordinator import Coordinator
 from gorila_jax.runtime.system import System, build_system
 from gorila_jax.runtime.threads import run_threads
 from gorila_jax.runtime.train import Plan
-from gorila_jax.types import ConfigError, GorilaError
+from gorila_jax.types import ConfigError, GorilaError, Inputs
 
 ENDLESS = sys.maxsize  # steps
 SETTLING_UPDATES = 20  # of the whole system at the start of every round, not measured
@@ -69,12 +69,14 @@ def policy_arm(config: Config, plan: Plan) -> Arm:
     parameters, key = jax.device_put((network.init(jax.random.PRNGKey(0)), jax.random.PRNGKey(1)), cpu)
     shape = (size, config.env.frame_stack, *spec.observation_shape)
     stacks = random_observations(shape, spec.observation_dtype)
+    inputs = Inputs(stacks, np.zeros(size, np.int32), np.zeros(size, np.float32), np.zeros(size, bool))
+    state = jax.device_put(network.initial_state(parameters, size), cpu)
     epsilons = np.full(size, config.actor.epsilon_final, np.float32)
     calls = 0
 
     def act() -> int:
         nonlocal calls
-        jax.device_get(policy(parameters, stacks, epsilons, key, calls))
+        jax.device_get(policy(parameters, inputs, state, epsilons, key, calls))
         calls += 1
         return size * spec.frames_per_step
 

@@ -46,8 +46,8 @@ def main() -> None:
             "actor.num_actors": 1,
             "env.num_threads": usable_cores(),
             "replay.backend": REPLAY_BACKEND.value,
-            "replay.capacity_transitions": CAPACITY_TRANSITIONS,
-            "replay.learning_starts_transitions": 1_000,
+            "replay.capacity_steps": CAPACITY_TRANSITIONS,
+            "replay.learning_starts_steps": 1_000,
             "run.feeder_niceness": FEEDER_NICENESS.value,
         },
     )

@@ -82,10 +82,8 @@ def _config() -> Config:
     return override(
         config,
         {
-            "replay.capacity_transitions": min(replay.capacity_transitions, CAPACITY_TRANSITIONS),
-            "replay.learning_starts_transitions": min(
-                replay.learning_starts_transitions, LEARNING_STARTS_TRANSITIONS
-            ),
+            "replay.capacity_steps": min(replay.capacity_steps, CAPACITY_TRANSITIONS),
+            "replay.learning_starts_steps": min(replay.learning_starts_steps, LEARNING_STARTS_TRANSITIONS),
         },
     )
 
@@ -127,7 +125,7 @@ def settings(config: Config, plan: Plan, num_threads: int) -> dict[str, Any]:
         "batch_size": config.learner.batch_size,
         "n_steps": config.learner.n_steps,
         "samples_per_insert": config.replay.samples_per_insert,
-        "capacity_transitions": config.replay.capacity_transitions,
+        "capacity_steps": config.replay.capacity_steps,
     }
 
 

@@ -1,6 +1,7 @@
 """What do a learner's updates lose to sampling, decompression and copies?
 
     python -m benchmarks.learner
+    python -m benchmarks.learner --agent=r2d2
 
 Measured in turns, for the Nature network at batch 128 and the small one at batch 32: updates of a learner
 that is fed from a full Reverb server, priorities going back to it, against updates on one batch that lies
@@ -8,6 +9,9 @@ on the device. And the Nature network's update with its convolutions as they are
 against ours, which lay blocks of pixels into the channels first. XLA's older CPU runtime, the faster one,
 cannot compute the gradients of plain strided convolutions (`prefer_fast_cpu_runtime`), and so those run in
 a process of their own with the newer one; ours run in both.
+
+Of the recurrent agents it is the small network at batch 16, in sequences and in trained steps too, and what a
+step of their replay takes when it is saved, beside the frames alone.
 """
 
 from __future__ import annotations
@@ -17,8 +21,11 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import uuid
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 import haiku as hk
 import jax
@@ -37,31 +44,45 @@ from benchmarks.interleaved import (
     report_rounds,
 )
 from benchmarks.report import run
-from benchmarks.road_flags import FEEDER_NICENESS, REPLAY_BACKEND
+from benchmarks.road_flags import AGENT, FEEDER_NICENESS, REPLAY_BACKEND
 from gorila_jax.config import Config
 from gorila_jax.environments import make_environment
 from gorila_jax.learner.learner import Learner
 from gorila_jax.learner.prefetch import Prefetcher, StandIn
 from gorila_jax.learner.priorities import PriorityWriter
+from gorila_jax.networks.memoryless import memoryless
 from gorila_jax.parameter_server import make_parameter_server
-from gorila_jax.replay import make_replay
+from gorila_jax.replay import TableSpec, make_replay, step_signature
 from gorila_jax.runtime.configure import make_config
 from gorila_jax.runtime.coordinator import Coordinator
 from gorila_jax.runtime.devices import THUNKS, prefer_fast_cpu_runtime
-from gorila_jax.runtime.system import choose_backend, table_spec
+from gorila_jax.runtime.system import choose_backend, state_size, table_spec
 from gorila_jax.runtime.threads import IDLE, Worker, call_yielding, run_threads
 from gorila_jax.runtime.train import Plan, make_plan
-from gorila_jax.types import EnvironmentSpec, GorilaError, Network, Replay, Sampler
+from gorila_jax.types import (
+    EnvironmentSpec,
+    EnvironmentStep,
+    GorilaError,
+    Network,
+    Replay,
+    ReplayWriter,
+    Sampler,
+    Step,
+)
 
 CONVOLUTIONS = flags.DEFINE_list(
     "convolutions",
     [],
     "preset and batch size; measures two kinds of convolutions, as standard input asks: for a parent process",
 )
-TRANSITIONS = flags.DEFINE_integer("transitions", 4_000, "in replay, from random play", 256)
+STEPS = flags.DEFINE_integer("steps", 4_000, "in replay, from random play", 256)
 
 CASES = {"nature_128": ("paper", 128), "small_32": ("small", 32)}
 """Name to preset, whose network it is, and batch size."""
+
+SEQUENCE_AGENTS = ("drqn", "r2d2")
+SEQUENCE_CASES = {"small_16": ("small", 16)}
+"""The same of agents that learn from sequences."""
 
 SPACE_TO_DEPTH = "nature_128_newer_runtime"
 PLAIN = "nature_128_newer_runtime_plain"
@@ -72,38 +93,57 @@ def main() -> None:
     if CONVOLUTIONS.value:
         answer_about_convolutions(config_of(CONVOLUTIONS.value[0], int(CONVOLUTIONS.value[1])))
         return
+    recurrent = agent() in SEQUENCE_AGENTS
+    cases = SEQUENCE_CASES if recurrent else CASES
+    more: dict[str, float] = {}
     with contextlib.ExitStack() as stack:
-        arms = newer_runtime_arms(stack, *CASES["nature_128"])
+        arms = [] if recurrent else newer_runtime_arms(stack, *cases["nature_128"])
         prefer_fast_cpu_runtime()
-        for name, (preset, batch_size) in CASES.items():
+        for name, (preset, batch_size) in cases.items():
             config = config_of(preset, batch_size)
             plan = make_plan(config)
-            arms.append(renamed(update_arm(config, plan), updates_figure(f"{name}_resident")))
-            arms.append(renamed(live_arm(config, plan, stack), updates_figure(f"{name}_live")))
+            arms.append(renamed(update_arm(config, plan), f"{name}_resident", plan, config))
+            filled = fill_replay(config, plan, stack)
+            arms.append(renamed(live_arm(config, plan, filled), f"{name}_live", plan, config))
         rounds = measure_in_turns(arms, ROUNDS.value, SECONDS.value)
+        if recurrent:
+            more = saved_bytes(config, plan, filled, stack)
     live = {
         f"{name}_live_of_resident": Ratio(
             updates_figure(f"{name}_live"), updates_figure(f"{name}_resident"), "resident"
         )
-        for name in CASES
-    }
-    convolutions = {
-        "space_to_depth_speedup": Ratio(
-            updates_figure("nature_128_resident"), updates_figure(PLAIN), "plain ones in the newer runtime"
-        ),
-        "space_to_depth_speedup_in_newer_runtime": Ratio(
-            updates_figure(SPACE_TO_DEPTH), updates_figure(PLAIN), "plain ones there"
-        ),
+        for name in cases
     }
     ratios = median_ratios(rounds, live)
     ratios["live_of_resident"] = min(ratios.values())
-    ratios |= median_ratios(rounds, convolutions)
+    convolutions = {}
+    if recurrent:
+        ratios["saved_bytes_of_frames"] = (
+            more["saved_bytes_per_step"] / more["saved_bytes_per_step_of_frames_alone"]
+        )
+    else:
+        convolutions = {
+            "space_to_depth_speedup": Ratio(
+                updates_figure("nature_128_resident"),
+                updates_figure(PLAIN),
+                "plain ones in the newer runtime",
+            ),
+            "space_to_depth_speedup_in_newer_runtime": Ratio(
+                updates_figure(SPACE_TO_DEPTH), updates_figure(PLAIN), "plain ones there"
+            ),
+        }
+        ratios |= median_ratios(rounds, convolutions)
     settings = {
-        "transitions": TRANSITIONS.value,
-        "replay": choose_backend(config_of(*CASES["nature_128"])),
+        "agent": agent(),
+        "steps": STEPS.value,
+        "replay": choose_backend(config),
         "feeder_niceness": FEEDER_NICENESS.value,
     }
-    report_rounds("learner", "apex's learner", rounds, ratios, live | convolutions, settings)
+    report_rounds("learner", f"{agent()}'s learner", rounds, ratios, live | convolutions, settings, more)
+
+
+def agent() -> str:
+    return AGENT.value or "apex"
 
 
 def newer_runtime_arms(stack: contextlib.ExitStack, preset: str, batch_size: int) -> list[Arm]:
@@ -140,7 +180,7 @@ def answer_about_convolutions(config: Config) -> None:
     plan = make_plan(config)
     plain = plan._replace(recipe=plan.recipe._replace(network=plain_nature_network))
     arms = {
-        name: renamed(update_arm(config, its_plan), updates_figure(name))
+        name: renamed(update_arm(config, its_plan), name, plan, config)
         for name, its_plan in ((SPACE_TO_DEPTH, plan), (PLAIN, plain))
     }
     for question in sys.stdin:
@@ -154,7 +194,7 @@ def updates_figure(arm: str) -> str:
 
 def config_of(preset: str, batch_size: int) -> Config:
     return make_config(
-        "apex",
+        agent(),
         "Pong-v5",
         preset,
         {
@@ -162,30 +202,43 @@ def config_of(preset: str, batch_size: int) -> Config:
             "env.num_environments": 16,
             "learner.batch_size": batch_size,
             "replay.backend": REPLAY_BACKEND.value,
-            "replay.capacity_transitions": TRANSITIONS.value,
-            "replay.learning_starts_transitions": TRANSITIONS.value // 2,
+            "replay.capacity_steps": STEPS.value,
+            "replay.learning_starts_steps": STEPS.value // 2,
             "replay.samples_per_insert": 0.0,
             "run.feeder_niceness": FEEDER_NICENESS.value,
         },
     )
 
 
-def renamed(arm: Arm, name: str) -> Arm:
-    """The one figure of an arm under another name."""
+def renamed(arm: Arm, name: str, plan: Plan, config: Config) -> Arm:
+    """The one figure of an arm, updates per second, under another name; of sequences what it comes to."""
+    length = plan.recipe.layout(config).length_steps
 
     def measure(seconds: float) -> dict[str, float]:
-        (value,) = arm(seconds).values()
-        return {name: value}
+        (updates,) = arm(seconds).values()
+        figures = {updates_figure(name): updates}
+        if length > 1:
+            sequences = updates * config.learner.batch_size
+            figures[f"{name}_sequences_per_second"] = sequences
+            figures[f"{name}_steps_per_second"] = sequences * length
+        return figures
 
     return measure
 
 
-def live_arm(config: Config, plan: Plan, stack: contextlib.ExitStack) -> Arm:
+class Filled(NamedTuple):
+    """A replay full of random play, and its ends for a learner."""
+
+    replay: Replay
+    sampler: Sampler
+    other: Sampler  # of the stand-in
+    steps: int  # that were played
+
+
+def live_arm(config: Config, plan: Plan, filled: Filled) -> Arm:
     """Updates of a learner on a full replay; prefetching and priorities have threads, as in a run."""
     niceness = config.run.feeder_niceness
-    replay, sampler, other = call_yielding(niceness, lambda: open_replay(config, plan))
-    stack.callback(replay.close)
-    fill(config, plan, replay.writer(0, config.env.num_environments))
+    sampler = filled.sampler
     devices = plan.topology.learner_devices[0]
     network = plan.recipe.network(config, plan.spec)
     server = make_parameter_server(network.init(jax.random.PRNGKey(0)), config.parameter_server, [devices])
@@ -193,7 +246,7 @@ def live_arm(config: Config, plan: Plan, stack: contextlib.ExitStack) -> Arm:
     priority_writer = PriorityWriter(sampler.update_priorities)
     feeders: dict[str, Worker] = {
         "prefetcher": prefetcher,
-        "stand_in": StandIn(prefetcher, other.sample),
+        "stand_in": StandIn(prefetcher, filled.other.sample),
         "priority_writer": priority_writer,
     }
     levels = dict.fromkeys(feeders, niceness) | {"prefetcher": IDLE if niceness else 0}
@@ -231,26 +284,82 @@ def live_arm(config: Config, plan: Plan, stack: contextlib.ExitStack) -> Arm:
     return measure
 
 
-def open_replay(config: Config, plan: Plan) -> tuple[Replay, Sampler, Sampler]:
-    table = table_spec(config, plan.recipe, plan.spec)
-    replay = make_replay(choose_backend(config), table, 1, run_id=uuid.uuid4().hex)
-    size = config.learner.batch_size
-    return replay, replay.sampler(0, size), replay.sampler(0, size)
+def fill_replay(config: Config, plan: Plan, stack: contextlib.ExitStack) -> Filled:
+    """The replay of a run, in threads that yield as there, filled with random play."""
+    table, size = table_spec(config, plan.recipe, plan.spec), config.learner.batch_size
+
+    def build() -> tuple[Replay, Sampler, Sampler]:
+        replay = make_replay(choose_backend(config), table, 1, run_id=uuid.uuid4().hex)
+        return replay, replay.sampler(0, size), replay.sampler(0, size)
+
+    replay, sampler, other = call_yielding(config.run.feeder_niceness, build)
+    stack.callback(replay.close)
+    writer = replay.writer(0, config.env.num_environments)
+    steps = play(config, plan, writer, lambda: writer.inserted_items < table.capacity_items)
+    return Filled(replay, sampler, other, steps)
 
 
-def fill(config: Config, plan: Plan, writer: Any) -> None:
-    """Plays at random until replay is full."""
+def play(config: Config, plan: Plan, writer: ReplayWriter, going_on: Callable[[], bool]) -> int:
+    """Plays at random, always the same, for as long as that holds; the real steps."""
     accumulator = plan.recipe.accumulator(config, writer)
     with contextlib.closing(make_environment(config.environment, config.env, seed=3)) as environment:
         random, size = np.random.default_rng(0), environment.num_environments
-        values = np.zeros(size, np.float32)
-        accumulator.observe(np.zeros(size, np.int32), values, environment.reset(), values)
-        while writer.inserted_items < TRANSITIONS.value:
+        values, steps = np.zeros(size, np.float32), 0
+        state = np.zeros((size, state_size(plan.recipe.network(config, plan.spec))), np.float32)
+        accumulator.observe(np.zeros(size, np.int32), values, environment.reset(), values, state)
+        while going_on():
             actions = random.integers(plan.spec.num_actions, size=size, dtype=np.int32)
             q_taken = random.normal(size=size).astype(np.float32)
-            accumulator.observe(actions, q_taken, environment.step(actions), values)
+            step = environment.step(actions)
+            accumulator.observe(actions, q_taken, step, values, state)
+            steps += int(np.count_nonzero(~step.first))
             if not writer.ready(PATIENCE_S):
                 raise GorilaError(f"replay took no more items for {PATIENCE_S:g} s")
+    return steps
+
+
+def saved_bytes(config: Config, plan: Plan, filled: Filled, stack: contextlib.ExitStack) -> dict[str, float]:
+    """What a played step takes in a saved replay, and in one of the same rows, each an item of its own."""
+    steps = filled.steps
+    alone = plan._replace(recipe=plan.recipe._replace(accumulator=lambda _, writer: RowByRow(writer)))
+    table = TableSpec(step_signature(plan.spec), 1, 2 * steps, 1, 0.0, 0.0, 0.0)
+    replay = make_replay(choose_backend(config), table, 1, run_id=uuid.uuid4().hex)
+    stack.callback(replay.close)
+    writer = replay.writer(0, config.env.num_environments)
+    rows = play(config, alone, writer, lambda: writer.inserted_items < steps)
+    return {
+        "saved_bytes_per_step": bytes_on_disk(filled.replay) / steps,
+        "saved_bytes_per_step_of_frames_alone": bytes_on_disk(replay) / rows,
+    }
+
+
+class RowByRow:
+    """Makes an item of every row; an accumulator."""
+
+    def __init__(self, writer: ReplayWriter):
+        self._writer = writer
+
+    def observe(
+        self,
+        actions: np.ndarray,
+        q_taken: np.ndarray,
+        step: EnvironmentStep,
+        value: np.ndarray,
+        state: np.ndarray,
+    ) -> None:
+        for e in np.flatnonzero(~step.first):
+            self._writer.append(
+                e, Step(step.observation[e], actions[e], step.reward[e], step.discount[e], np.True_)
+            )
+            self._writer.insert(e, 1.0)
+
+
+def bytes_on_disk(replay: Replay) -> int:
+    """Of a saved replay."""
+    with tempfile.TemporaryDirectory() as directory:
+        saved = Path(directory) / "replay"
+        replay.save(str(saved))
+        return sum(path.stat().st_size for path in saved.rglob("*") if path.is_file())
 
 
 def plain_nature_network(config: Config, spec: EnvironmentSpec) -> Network:
@@ -271,7 +380,7 @@ def plain_nature_network(config: Config, spec: EnvironmentSpec) -> Network:
 
     transformed = hk.without_apply_rng(hk.transform(forward))
     stacks = np.zeros((1, config.env.frame_stack, *spec.observation_shape), spec.observation_dtype)
-    return Network(init=lambda key: transformed.init(key, stacks), apply=transformed.apply)
+    return memoryless(lambda key: transformed.init(key, stacks), transformed.apply)
 
 
 if __name__ == "__main__":

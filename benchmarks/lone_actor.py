@@ -14,7 +14,7 @@ from gorila_jax.actor.policy import make_policy
 from gorila_jax.config import Config, override
 from gorila_jax.environments import make_environment
 from gorila_jax.replay import make_replay
-from gorila_jax.runtime.system import choose_backend, table_spec
+from gorila_jax.runtime.system import choose_backend, state_size, table_spec
 from gorila_jax.runtime.train import Plan
 from gorila_jax.types import GorilaError
 
@@ -66,6 +66,7 @@ def lone_actor(config: Config, plan: Plan, stack: contextlib.ExitStack) -> Calla
         config.actor.parameter_period_steps,
         config.learner.max_abs_reward,
         jax.random.PRNGKey(1),
+        state_size(network),
     )
     stack.callback(actor.close)
 

@@ -144,9 +144,16 @@ def fused_arm(case: Case) -> Arm:
     """The least that an update can be: one call, no checks, nothing counted."""
     optimizer = make_optimizer(case.config.parameter_server)
 
-    def fused(parameters: Parameters, state: Any, target: Parameters, steps: Step, weights: jax.Array) -> Any:
+    def fused(
+        parameters: Parameters,
+        state: Any,
+        target: Parameters,
+        steps: Step,
+        remembered: jax.Array,
+        weights: jax.Array,
+    ) -> Any:
         def mean_loss(parameters: Parameters) -> jax.Array:
-            return (weights * case.loss_fn(parameters, target, steps).losses).mean()
+            return (weights * case.loss_fn(parameters, target, steps, remembered).losses).mean()
 
         loss, gradients = jax.lax.pmean(jax.value_and_grad(mean_loss)(parameters), "devices")
         updates, state = optimizer.update(gradients, state, parameters)
@@ -163,8 +170,8 @@ def fused_arm(case: Case) -> Arm:
 
     def update() -> int:
         nonlocal parameters, state, loss
-        previous = loss
-        parameters, state, loss = step(parameters, state, target, case.batch.steps, case.batch.weights)
+        previous, batch = loss, case.batch
+        parameters, state, loss = step(parameters, state, target, batch.steps, batch.state, batch.weights)
         jax.block_until_ready(previous)
         return 1
 
@@ -180,7 +187,8 @@ def gradient_arm(case: Case) -> Arm:
 
     def compute() -> int:
         nonlocal guard
-        output = gradient_fn(parameters, parameters, guard, case.batch.steps, case.batch.weights)
+        batch = case.batch
+        output = gradient_fn(parameters, parameters, guard, batch.steps, batch.state, batch.weights)
         jax.block_until_ready(guard)  # which the call before this one gave
         guard = output.guard
         return 1

@@ -49,7 +49,7 @@ from benchmarks.report import run
 from gorila_jax.replay import make_replay, reverb_available, step_signature
 from gorila_jax.replay.signature import row_bytes
 from gorila_jax.replay.table import TableSpec
-from gorila_jax.rl.windows import window_steps
+from gorila_jax.rl.windows import transition_layout
 from gorila_jax.types import EnvironmentSpec, Replay, ReplayError, Step
 
 BATCH_SIZES = flags.DEFINE_list("batch_sizes", ["32", "128"], "items per batch")
@@ -110,7 +110,7 @@ def make_table_spec(capacity_items: int) -> TableSpec:
     """Uniform, and free of a ratio of samples to inserts."""
     return TableSpec(
         signature=step_signature(SPEC),
-        window_steps=window_steps(FRAME_STACK, N_STEPS),
+        window_steps=transition_layout(FRAME_STACK, N_STEPS).window_steps,
         capacity_items=capacity_items,
         min_items=1,
         samples_per_insert=0.0,

@@ -13,6 +13,7 @@ from gorila_jax.config import Config
 from gorila_jax.learner.gradients import LossFn
 from gorila_jax.learner.learner import Learner
 from gorila_jax.learner.prefetch import DeviceBatch, Prefetcher, to_devices
+from gorila_jax.runtime.system import table_spec
 from gorila_jax.runtime.train import Plan
 from gorila_jax.types import Batch, ParameterServer, SampleInfo, Step
 
@@ -20,7 +21,8 @@ from gorila_jax.types import Batch, ParameterServer, SampleInfo, Step
 def resident_batch(config: Config, plan: Plan, devices: Sequence[jax.Device]) -> DeviceBatch:
     """Random observations, actions and rewards of the sizes of a run."""
     random, size, spec = np.random.default_rng(0), config.learner.batch_size, plan.spec
-    leading = (size, plan.recipe.window_steps(config))
+    table = table_spec(config, plan.recipe, spec)
+    leading = (size, table.window_steps)
     steps = Step(
         observation=random_observations((*leading, *spec.observation_shape), spec.observation_dtype),
         action=random.integers(spec.num_actions, size=leading, dtype=np.int32),
@@ -31,10 +33,11 @@ def resident_batch(config: Config, plan: Plan, devices: Sequence[jax.Device]) ->
     keys, probabilities = np.arange(size, dtype=np.uint64), np.full(size, 1 / size)
     info = SampleInfo(keys, probabilities, np.full(size, size, np.int64))
     learner = dataclasses.replace(config.learner, prefetch_batches=0)
-    batch = Prefetcher(learner, devices, lambda timeout_s: Batch(steps, info)).next_batch(0.0)
+    state = np.zeros((size, table.state_size), np.float32)
+    batch = Prefetcher(learner, devices, lambda timeout_s: Batch(steps, state, info)).next_batch(0.0)
     assert batch is not None
-    resident_steps, weights = to_devices(devices)((batch.steps, batch.weights))
-    return batch._replace(steps=resident_steps, weights=weights)
+    steps, state, weights = to_devices(devices)((batch.steps, batch.state, batch.weights))
+    return DeviceBatch(steps, state, weights, batch.keys)
 
 
 def resident_learner(

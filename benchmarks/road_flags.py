@@ -6,7 +6,7 @@ from absl import flags
 
 from gorila_jax.config import RunConfig, fields
 
-AGENT = flags.DEFINE_string("agent", None, "dqn, gorila, apex, or your_module:recipe")
+AGENT = flags.DEFINE_string("agent", None, "dqn, gorila, apex, drqn, r2d2, or your_module:recipe")
 ENVIRONMENT = flags.DEFINE_string("environment", "Pong-v5", "an EnvPool name")
 PRESET = flags.DEFINE_enum("preset", None, ["paper", "small", "toy"], "of the agent")
 NUM_ENVIRONMENTS = flags.DEFINE_integer("num_environments", None, "of one actor", 1)

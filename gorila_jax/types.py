@@ -19,6 +19,9 @@ import numpy as np
 Parameters = Any
 """A pytree of arrays: what a network's `init` returned."""
 
+NO_STATE = np.zeros(0, np.float32)
+"""The recurrent state of a network that remembers nothing."""
+
 
 class GorilaError(Exception):
     """A fault of a run that its user has to know about; the message says what and what to do."""
@@ -144,6 +147,7 @@ class SampleInfo(NamedTuple):
 
 class Batch(NamedTuple):
     steps: Step  # [B, W, ...]
+    state: np.ndarray  # [B, K] float32, stored with the items: see `ReplayWriter.insert`
     info: SampleInfo  # [B]
 
 
@@ -155,11 +159,17 @@ class ReplayWriter(Protocol):
     def append(self, stream: int, step: Step) -> None:
         """Adds one row (copied) to stream `stream`. Raises ReplayError naming a field that does not fit."""
 
-    def insert(self, stream: int, priority: float) -> None:
+    def insert(self, stream: int, priority: float, state: np.ndarray = NO_STATE) -> None:
         """Makes an item of the last W rows of the stream. Never blocks for long: see `ready`.
 
+        Args:
+          stream: whose rows.
+          priority: of the item.
+          state: [K] float32, that the actor's network had before the first observation that it is unrolled
+            over; of K = 0 values where nothing is remembered, or where it need not be.
+
         Raises:
-          ReplayError: the stream has fewer rows since its episode began.
+          ReplayError: the stream has fewer rows since its episode began, or the state has another size.
           ValueError: the priority is negative or not finite.
         """
 
@@ -278,15 +288,39 @@ class ParameterServer(Protocol):
         """Takes back what `state` gave; raises ConfigError when shapes differ."""
 
 
+class Inputs(NamedTuple):
+    """What a network sees of B environments at one step; unrolled over T steps, [T, B, ...]."""
+
+    stack: Any  # [B, S, *observation_shape]
+    last_action: Any  # [B] int32, that led to the newest observation; means nothing where `first`
+    last_reward: Any  # [B] float32, raw, of that action
+    first: Any  # [B] bool: an episode begins, so nothing before it is remembered
+
+
 class Network(NamedTuple):
-    """A pure pair of functions."""
+    """Pure functions. A recurrent state is one array [B, K] float32; K is 0 without memory.
+
+    Where `first` holds, `step` and `unroll` take the initial state in place of what they were given.
+    """
 
     init: Callable[[Any], Parameters]  # of a JAX key
-    apply: Callable[[Parameters, Any], Any]  # stacks [B, S, *observation_shape] to Q values [B, A] float32
+    initial_state: Callable[[Parameters, int], Any]  # of B environments
+    step: Callable[[Parameters, Inputs, Any], tuple[Any, Any]]  # to Q values [B, A] and the next state
+    unroll: Callable[[Parameters, Inputs, Any], tuple[Any, Any]]  # to Q values [T, B, A] and the last state
+
+    def apply(self, parameters: Parameters, stacks: Any) -> Any:
+        """Q values [B, A] float32 of stacks [B, S, *observation_shape] that each begin an episode.
+
+        To a network without memory, that sees no last action, every stack is the same wherever it lies.
+        """
+        size = stacks.shape[0]
+        nothing = Inputs(stacks, np.zeros(size, np.int32), np.zeros(size, np.float32), np.ones(size, bool))
+        return self.step(parameters, nothing, self.initial_state(parameters, size))[0]
 
 
 class LossOutput(NamedTuple):
     """Per item, so that weighting and averaging happen in one place: the learner."""
 
     losses: Any  # [B] float32
-    td_errors: Any  # [B] float32, unweighted: what priorities are made of
+    abs_td_errors: Any  # [B] float32, unweighted; of a sequence the mean over its steps
+    priorities: Any  # [B] float32

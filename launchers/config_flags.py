@@ -24,7 +24,7 @@ SHORT = {
 }
 """Flags with a name of their own, and the setting that each one is."""
 
-AGENT = flags.DEFINE_string("agent", "gorila", "dqn, gorila, apex, or your_module:recipe")
+AGENT = flags.DEFINE_string("agent", "gorila", "dqn, gorila, apex, drqn, r2d2, or your_module:recipe")
 ENVIRONMENT = flags.DEFINE_string(
     "environment", "Pong-v5", "an EnvPool name (pong, Pong-v5, Catch-v0, CartPole-v1), or your_module:factory"
 )

@@ -11,7 +11,15 @@ import numpy as np
 
 from gorila_jax.environments.ends import end_discounts, label_ends
 from gorila_jax.environments.order import CallOrder
-from gorila_jax.types import End, Environment, EnvironmentSpec, EnvironmentStep, ReplayError, Step
+from gorila_jax.types import (
+    NO_STATE,
+    End,
+    Environment,
+    EnvironmentSpec,
+    EnvironmentStep,
+    ReplayError,
+    Step,
+)
 
 
 class Episode(NamedTuple):
@@ -168,6 +176,7 @@ class RecordedItem(NamedTuple):
     stream: int
     priority: float
     steps: Step  # every field [W, ...], copied
+    state: np.ndarray  # [K], copied
 
 
 class Recorder:
@@ -206,7 +215,7 @@ class Recorder:
                 raise ReplayError(f"{name}: {got.dtype}{got.shape} among {wanted.dtype}{wanted.shape}")
         self.rows[stream].append(row)
 
-    def insert(self, stream: int, priority: float) -> None:
+    def insert(self, stream: int, priority: float, state: np.ndarray = NO_STATE) -> None:
         """Keeps the last W rows. Raises ReplayError when the stream has fewer since it was cut, or when the
         priority is negative or not finite."""
         since = self.cuts[stream][-1] if self.cuts[stream] else 0
@@ -216,7 +225,7 @@ class Recorder:
         if not np.isfinite(priority) or priority < 0:
             raise ReplayError(f"priority {priority}")
         steps = Step(*(np.stack(field) for field in zip(*self.rows[stream][-self._window :], strict=True)))
-        self.items.append(RecordedItem(stream, float(priority), steps))
+        self.items.append(RecordedItem(stream, float(priority), steps, state.copy()))
         self.inserted_items += 1
 
     def end_episode(self, stream: int) -> None:

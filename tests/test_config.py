@@ -61,7 +61,7 @@ def test_a_wrong_override_is_refused_with_what_is_possible(path, value, says):
         ({"actor.num_actors": 10**9}, "actor.num_actors is 1000000000, it must be at most 100000"),
         ({"parameter_server.learning_rate": float("nan")}, "learning_rate"),
         ({"network.torso": "resnet"}, "nature"),
-        ({"replay.capacity_transitions": 10}, "learning would never start"),
+        ({"replay.capacity_steps": 10}, "learning would never start"),
         ({"replay.layout": "local", "actor.num_actors": 3, "learner.num_learners": 2}, "multiple"),
         ({"run.lockstep": True, "replay.backend": "reverb"}, "memory"),
         ({"replay.num_servers": 2, "actor.num_actors": 3}, "actor.num_actors is 3, .* use 2 or 4"),
@@ -72,9 +72,21 @@ def test_a_wrong_override_is_refused_with_what_is_possible(path, value, says):
         ),
         (
             {"replay.num_servers": 3, "actor.num_actors": 3, "learner.batch_size": 33},
-            "replay.capacity_transitions is 1000000, .* use 999999 or 1000002",
+            "replay.capacity_steps is 1000000, .* use 999999 or 1000002",
         ),
         ({"replay.layout": "local", "replay.num_servers": 2}, "too few for 2 replay servers"),
+        (
+            {"sequence.length_steps": 8, "sequence.overlap_steps": 8},
+            "overlap_steps is 8, it must be less than sequence.length_steps = 8",
+        ),
+        (
+            {
+                "sequence.length_steps": 80,
+                "sequence.overlap_steps": 40,
+                "replay.learning_starts_steps": 39,
+            },
+            "learning_starts_steps is 39, less than one sequence: it must be at least 40",
+        ),
         (
             {"replay.num_servers": 3, "replay.server_addresses": "a:1,b:2", "replay.run_id": "r"},
             "replay.num_servers is 3, but replay.server_addresses names 2",

@@ -24,7 +24,12 @@ class Accumulator(Protocol):
     """Feeds a writer; one per actor."""
 
     def observe(
-        self, actions: np.ndarray, q_taken: np.ndarray, step: EnvironmentStep, value: np.ndarray
+        self,
+        actions: np.ndarray,
+        q_taken: np.ndarray,
+        step: EnvironmentStep,
+        value: np.ndarray,
+        state: np.ndarray,
     ) -> None:
         """Takes in one step of all environments.
 
@@ -33,6 +38,7 @@ class Accumulator(Protocol):
           q_taken: [E] float32, what the actor's Q values said of them.
           step: what the environments answered.
           value: [E] float32, the largest Q of the observations in `step`.
+          state: [E, K] float32, the network's before it saw those observations.
         """
 
 
@@ -72,7 +78,12 @@ class TransitionAccumulator:
         self._q_taken = np.zeros_like(self._rewards)
 
     def observe(
-        self, actions: np.ndarray, q_taken: np.ndarray, step: EnvironmentStep, value: np.ndarray
+        self,
+        actions: np.ndarray,
+        q_taken: np.ndarray,
+        step: EnvironmentStep,
+        value: np.ndarray,
+        state: np.ndarray,
     ) -> None:
         for recent, new in (
             (self._rewards, clip_rewards(step.reward, self._max_abs_reward)),
@@ -95,7 +106,7 @@ class TransitionAccumulator:
         self._writer.end_episode(e)
         self._real_steps[e] = 0
         for _ in range(self._frame_stack):
-            self._writer.append(e, _padding(observation))
+            self._writer.append(e, padding(observation))
 
     def _extend(self, e: int, row: Step, fresh: np.ndarray, ended: bool) -> None:
         """`fresh` [n]: priorities of the transitions over the last 1, 2, ... n steps."""
@@ -105,11 +116,12 @@ class TransitionAccumulator:
             self._writer.insert(e, float(fresh[-1]))
         if ended:
             for padded in range(1, self._n_steps):
-                self._writer.append(e, _padding(row.observation))
+                self._writer.append(e, padding(row.observation))
                 if self._real_steps[e] + padded >= self._n_steps:
                     self._writer.insert(e, float(fresh[-1 - padded]))
             self._writer.end_episode(e)
 
 
-def _padding(observation: np.ndarray) -> Step:
+def padding(observation: np.ndarray) -> Step:
+    """A row that means nothing, but where it holds the observation that an episode begins with."""
     return Step(observation, NO_ACTION, NO_REWARD, NO_DISCOUNT, np.False_)

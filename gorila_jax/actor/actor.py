@@ -11,7 +11,7 @@ import numpy as np
 from gorila_jax.actor.accumulator import Accumulator
 from gorila_jax.actor.policy import FrameStack, Policy
 from gorila_jax.actor.scores import Scores
-from gorila_jax.types import Environment, EnvironmentStep, Episode, GorilaError, Parameters
+from gorila_jax.types import Environment, EnvironmentStep, Episode, GorilaError, Inputs, Parameters
 
 
 class ActorPorts(NamedTuple):
@@ -47,6 +47,7 @@ class Actor:
         parameter_period_steps: int,
         max_abs_reward: float,
         key: Any,
+        state_size: int = 0,
     ):
         """
         Args:
@@ -59,6 +60,7 @@ class Actor:
           parameter_period_steps: calls of `step` between two pulls.
           max_abs_reward: rewards are clipped to this in `Episode.training_return`; 0: not clipped.
           key: of all its randomness, a JAX key.
+          state_size: K, of the network's recurrent state, which stays on the device between steps.
         """
         spec, size = environment.spec, environment.num_environments
         self.index = index
@@ -74,7 +76,8 @@ class Actor:
         self._key = jax.device_put(key, self._device)
         self._parameters: Parameters = None
         self._stack = FrameStack(size, frame_stack, spec.observation_shape, spec.observation_dtype)
-        self._stacks: np.ndarray | None = None  # [E, S, ...]; None before the first reset
+        self._inputs: Inputs | None = None  # [E, ...], of the next actions; None before the first reset
+        self._state = jax.device_put(np.zeros((size, state_size), np.float32), self._device)
         # What is not in replay yet: actions [E], Q values of them [E] and the answer of the environments.
         self._news: tuple[np.ndarray, np.ndarray, EnvironmentStep]
         self._scores = Scores(size, max_abs_reward)
@@ -83,21 +86,21 @@ class Actor:
         """Acts once; False when replay held the actor back for the whole timeout."""
         if not self._ports.ready(timeout_s):
             return False
-        if self._stacks is None:
+        if self._inputs is None:
             size = self._environment.num_environments
             nothing = np.zeros(size, np.int32), np.zeros(size, np.float32)
-            self._stacks = self._take(*nothing, self._environment.reset())
+            self._inputs = self._take(*nothing, self._environment.reset())
         if self.steps % self._parameter_period_steps == 0:
             self.parameter_version, parameters = self._ports.pull()
             self._parameters = jax.device_put(parameters, self._device)
         epsilons = self._ports.epsilons(self.parameter_version)
-        decision = self._policy(self._parameters, self._stacks, epsilons, self._key, self.steps)
-        actions = np.asarray(decision.actions)
+        decision = self._policy(self._parameters, self._inputs, self._state, epsilons, self._key, self.steps)
+        actions, self._state = np.asarray(decision.actions), decision.after
         self._environment.send(actions)
-        self._accumulator.observe(*self._news, np.asarray(decision.value))
+        self._accumulator.observe(*self._news, np.asarray(decision.value), np.asarray(decision.before))
         step = self._environment.recv()
         self.steps += 1
-        self._stacks = self._take(actions, np.asarray(decision.q_taken), step)
+        self._inputs = self._take(actions, np.asarray(decision.q_taken), step)
         self._ports.count_steps(int(np.count_nonzero(~step.first)))
         self._report_ends(step, epsilons)
         return True
@@ -108,14 +111,14 @@ class Actor:
         finally:
             self._environment.close()
 
-    def _take(self, actions: np.ndarray, q_taken: np.ndarray, step: EnvironmentStep) -> np.ndarray:
-        """Keeps the news for replay; returns the stacks [E, S, ...] that the next actions are chosen from."""
+    def _take(self, actions: np.ndarray, q_taken: np.ndarray, step: EnvironmentStep) -> Inputs:
+        """Keeps the news for replay; returns what the next actions are chosen from."""
         if len(step.first) != len(actions):
             raise GorilaError(
                 f"actor {self.index}: {len(actions)} actions, but {len(step.first)} environments answered"
             )
         self._news = (actions, q_taken, step)
-        return self._stack.push(step.observation, step.first)
+        return Inputs(self._stack.push(step.observation, step.first), actions, step.reward, step.first)
 
     def _report_ends(self, step: EnvironmentStep, epsilons: np.ndarray) -> None:
         for game in self._scores.take(step):

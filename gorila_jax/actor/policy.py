@@ -1,4 +1,4 @@
-"""Epsilon-greedy over the Q values of a batch of frame stacks, and the stack itself."""
+"""Epsilon-greedy over the Q values of a batch of environments, and what a network sees of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gorila_jax.types import Network, Parameters
+from gorila_jax.types import Inputs, Network, Parameters
 
 
 class Decision(NamedTuple):
@@ -18,24 +18,29 @@ class Decision(NamedTuple):
     actions: Any  # [E] int32
     q_taken: Any  # [E] float32, Q of those actions
     value: Any  # [E] float32, the largest Q
+    before: Any  # [E, K] float32, recurrent state that it met the inputs with: the initial one where first
+    after: Any  # [E, K] float32, recurrent state for the next inputs
 
 
-Policy = Callable[[Parameters, np.ndarray, np.ndarray, Any, int], Decision]
-"""(parameters, stacks [E, S, ...], epsilons [E], key, step number) to a decision of device arrays."""
+Policy = Callable[[Parameters, Inputs, Any, np.ndarray, Any, int], Decision]
+"""(parameters, inputs [E, ...], states [E, K], epsilons [E], key, step number) to a decision on a device."""
 
 
 def make_policy(network: Network) -> Policy:
     """The jitted policy. It folds the step number into the key, so no randomness is used twice."""
 
     @jax.jit
-    def act(parameters: Parameters, stacks: Any, epsilons: Any, key: Any, step_number: Any) -> Decision:
+    def act(
+        parameters: Parameters, inputs: Inputs, state: Any, epsilons: Any, key: Any, step_number: Any
+    ) -> Decision:
         explore_key, action_key = jax.random.split(jax.random.fold_in(key, step_number))
-        q_values = network.apply(parameters, stacks)
+        before = jnp.where(inputs.first[:, None], network.initial_state(parameters, len(inputs.first)), state)
+        q_values, after = network.step(parameters, inputs, before)
         explore = jax.random.uniform(explore_key, epsilons.shape) < epsilons
         anything = jax.random.randint(action_key, epsilons.shape, 0, q_values.shape[-1])
         actions = jnp.where(explore, anything, jnp.argmax(q_values, axis=-1)).astype(jnp.int32)
         q_taken = jnp.take_along_axis(q_values, actions[:, None], axis=-1)[:, 0]
-        return Decision(actions, q_taken, jnp.max(q_values, axis=-1))
+        return Decision(actions, q_taken, jnp.max(q_values, axis=-1), before, after)
 
     return act
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 import importlib
 
-from gorila_jax.agents import apex, dqn, gorila
+from gorila_jax.agents import apex, dqn, drqn, gorila, r2d2
 from gorila_jax.agents.recipe import Preset, Recipe
 from gorila_jax.config import Config, override
 from gorila_jax.types import ConfigError
 
-RECIPES = {recipe.name: recipe for recipe in (dqn.recipe, gorila.recipe, apex.recipe)}
+RECIPES = {
+    recipe.name: recipe for recipe in (dqn.recipe, gorila.recipe, apex.recipe, drqn.recipe, r2d2.recipe)
+}
 
 
 def find_recipe(name: str) -> Recipe:

@@ -24,14 +24,22 @@ def fixed_ladder(config: Config) -> ExplorationFn:
 
 
 def validate(config: Config) -> None:
-    """One learner, which all actors feed."""
+    """One learner, which all actors feed, from transitions."""
+    dqn.check_memoryless(config)
+    check_one_learner(config)
+
+
+def check_one_learner(config: Config) -> None:
+    """Raises ConfigError unless there is one learner, with one replay that all actors feed."""
     if config.learner.num_learners != 1:
         raise ConfigError(
-            f"learner.num_learners is {config.learner.num_learners}, but apex has one, on as many devices as "
-            "there are; --agent=gorila takes any number"
+            f"learner.num_learners is {config.learner.num_learners}, but {config.agent} has one, on as "
+            "many devices as there are; --agent=gorila takes any number"
         )
     if config.replay.layout != "global":
-        raise ConfigError(f"replay.layout is {config.replay.layout}, but apex has one replay for all: global")
+        raise ConfigError(
+            f"replay.layout is {config.replay.layout}, but {config.agent} has one replay for all: global"
+        )
 
 
 ALGORITHM: Preset = {
@@ -51,8 +59,8 @@ PAPER: Preset = {
     "env.num_environments": Setting(1, HORGAN),
     "actor.num_actors": Setting(360, HORGAN),
     "actor.parameter_period_steps": Setting(100, UNVERIFIED + ": 400 frames"),
-    "replay.capacity_transitions": Setting(2_000_000, HORGAN),
-    "replay.learning_starts_transitions": Setting(50_000, HORGAN),
+    "replay.capacity_steps": Setting(2_000_000, HORGAN),
+    "replay.learning_starts_steps": Setting(50_000, HORGAN),
     "replay.samples_per_insert": Setting(0.78, HORGAN + ": what 9.7 K/s learned of 12.5 K/s come to"),
     "learner.batch_size": Setting(512, HORGAN),
     "learner.max_abs_reward": Setting(1.0, HORGAN),
@@ -72,8 +80,8 @@ SMALL: Preset = {
     "network.filters": Setting((8, 16), OURS + ": learns as well as twice the width, at 60% of the cost"),
     "network.hidden_units": Setting((128,), OURS + ": of each of the two heads"),
     "actor.parameter_period_steps": Setting(10, OURS),
-    "replay.capacity_transitions": Setting(100_000, OURS),
-    "replay.learning_starts_transitions": Setting(2_000, OURS),
+    "replay.capacity_steps": Setting(100_000, OURS),
+    "replay.learning_starts_steps": Setting(2_000, OURS),
     "replay.samples_per_insert": Setting(4.0, OURS),
     "learner.batch_size": Setting(32, NATURE),
     "learner.n_steps": Setting(5, OURS),

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gorila_jax.actor.accumulator import Accumulator, TransitionAccumulator
 from gorila_jax.agents.recipe import Elapsed, ExplorationFn, LossFn, Preset, Recipe, Setting
-from gorila_jax.config import Config
+from gorila_jax.config import Config, fields, get
 from gorila_jax.networks.build import build_network
-from gorila_jax.rl import windows
 from gorila_jax.rl.exploration import linear_schedule
+from gorila_jax.rl.priorities import priorities
 from gorila_jax.rl.returns import clip_rewards
 from gorila_jax.rl.td_errors import double_q_learning, huber_loss, q_learning
+from gorila_jax.rl.windows import Layout, transition_layout, transitions
 from gorila_jax.types import ConfigError, EnvironmentSpec, LossOutput, Network, Parameters, ReplayWriter, Step
 
 
-def window_steps(config: Config) -> int:
-    """W: the stack that an n-step transition starts from and the n steps after it."""
-    return windows.window_steps(config.env.frame_stack, config.learner.n_steps)
+def layout(config: Config) -> Layout:
+    """Of n-step transitions."""
+    return transition_layout(config.env.frame_stack, config.learner.n_steps)
 
 
 def accumulator(config: Config, writer: ReplayWriter) -> Accumulator:
@@ -51,9 +54,11 @@ def loss(config: Config, network: Network) -> LossFn:
     """
     learner = config.learner
 
-    def q_learning_loss(parameters: Parameters, target_parameters: Parameters, steps: Step) -> LossOutput:
+    def q_learning_loss(
+        parameters: Parameters, target_parameters: Parameters, steps: Step, state: Any
+    ) -> LossOutput:
         steps = steps._replace(reward=clip_rewards(steps.reward, learner.max_abs_reward))
-        transition = windows.transitions(steps, config.env.frame_stack)
+        transition = transitions(steps, config.env.frame_stack)
         q_tm1 = network.apply(parameters, transition.stack_tm1)
         q_t = network.apply(target_parameters, transition.stack_t)
         taken = q_tm1, transition.a_tm1, transition.r_t, transition.discount_t
@@ -61,20 +66,47 @@ def loss(config: Config, network: Network) -> LossFn:
             td_errors = double_q_learning(*taken, q_t, network.apply(parameters, transition.stack_t))
         else:
             td_errors = q_learning(*taken, q_t)
-        return LossOutput(huber_loss(td_errors, learner.max_abs_td_error), td_errors)
+        losses = huber_loss(td_errors, learner.max_abs_td_error)
+        return LossOutput(losses, abs(td_errors), priorities(td_errors))
 
     return q_learning_loss
 
 
 def validate(config: Config) -> None:
-    """One actor and one learner: more of them is Gorila."""
+    """One actor and one learner, which learns from transitions."""
+    check_memoryless(config)
+    check_one_of_each(config)
+
+
+def check_one_of_each(config: Config) -> None:
+    """Raises ConfigError unless there is one actor and one learner: more of them is Gorila."""
     for path, value in (
         ("actor.num_actors", config.actor.num_actors),
         ("learner.num_learners", config.learner.num_learners),
         ("parameter_server.num_shards", config.parameter_server.num_shards),
     ):
         if value != 1:
-            raise ConfigError(f"{path} is {value}, but dqn has one of them; --agent=gorila takes any number")
+            raise ConfigError(
+                f"{path} is {value}, but {config.agent} has one of them; --agent=gorila takes any number"
+            )
+
+
+def check_memoryless(config: Config) -> None:
+    """Raises ConfigError for what only agents that learn from sequences can do."""
+    nothing = Config()
+    for path in (
+        "network.core",
+        "network.core_units",
+        "network.last_action_and_reward",
+        "learner.rescaling_epsilon",
+        *(path for path in fields() if path.startswith("sequence.")),
+    ):
+        value = get(config, path)
+        if value != get(nothing, path):
+            raise ConfigError(
+                f"{path} is {value}, but {config.agent} learns from single transitions and remembers "
+                "nothing: --agent=r2d2 or drqn does"
+            )
 
 
 NATURE = "Mnih et al. 2015"
@@ -83,8 +115,8 @@ OURS = "ours: chosen on two CPU cores"
 
 PAPER: Preset = {
     "env.num_environments": Setting(1, NATURE),
-    "replay.capacity_transitions": Setting(1_000_000, NATURE),
-    "replay.learning_starts_transitions": Setting(50_000, NATURE),
+    "replay.capacity_steps": Setting(1_000_000, NATURE),
+    "replay.learning_starts_steps": Setting(50_000, NATURE),
     "replay.samples_per_insert": Setting(8.0, NATURE + ": 32 samples every 4 steps"),
     "learner.batch_size": Setting(32, NATURE),
     "learner.max_abs_td_error": Setting(1.0, NATURE),
@@ -103,8 +135,8 @@ SMALL: Preset = {
     "env.num_environments": Setting(16, OURS),
     "network.filters": Setting((16, 32), OURS),
     "network.hidden_units": Setting((256,), OURS),
-    "replay.capacity_transitions": Setting(200_000, OURS),
-    "replay.learning_starts_transitions": Setting(1_000, OURS),
+    "replay.capacity_steps": Setting(200_000, OURS),
+    "replay.learning_starts_steps": Setting(1_000, OURS),
     "replay.samples_per_insert": Setting(4.0, OURS),
     "learner.batch_size": Setting(32, NATURE),
     "learner.n_steps": Setting(
@@ -121,8 +153,8 @@ TOY: Preset = {
     "env.num_environments": Setting(8, OURS),
     "env.frame_stack": Setting(1, "the observation is the whole state"),
     "network.hidden_units": Setting((64, 64), OURS),
-    "replay.capacity_transitions": Setting(50_000, OURS),
-    "replay.learning_starts_transitions": Setting(500, OURS),
+    "replay.capacity_steps": Setting(50_000, OURS),
+    "replay.learning_starts_steps": Setting(500, OURS),
     "replay.samples_per_insert": Setting(8.0, NATURE),
     "learner.max_abs_reward": Setting(0.0, "the rewards of toys are small"),
     "actor.parameter_period_steps": Setting(5, OURS),
@@ -151,7 +183,7 @@ EXPLORATION = {
 recipe = Recipe(
     name="dqn",
     validate=validate,
-    window_steps=window_steps,
+    layout=layout,
     accumulator=accumulator,
     network=network,
     exploration=annealed_over_steps,

@@ -32,7 +32,7 @@ PAPER: Preset = {
     "learner.num_learners": Setting(100, NAIR),
     "learner.outlier_deviations": Setting(5.0, "ours: the paper says several"),
     "replay.layout": Setting("local", NAIR + ": bundles"),
-    "replay.capacity_transitions": Setting(1_000_000, UNVERIFIED + ": 1 M frames per bundle"),
+    "replay.capacity_steps": Setting(1_000_000, UNVERIFIED + ": 1 M frames per bundle"),
     "replay.samples_per_insert": Setting(0.0, NAIR + ": actors and learners run free"),
     "parameter_server.num_shards": Setting(30, NAIR + ": about 30 machines"),
     "parameter_server.optimizer": Setting("adagrad", UNVERIFIED),
@@ -65,7 +65,7 @@ TOY: Preset = {
 
 recipe = dqn.recipe._replace(
     name="gorila",
-    validate=lambda config: None,  # any number of everything
+    validate=dqn.check_memoryless,  # and any number of everything
     exploration=annealed_over_updates,
     presets={"paper": PAPER, "small": SMALL, "toy": TOY},
 )

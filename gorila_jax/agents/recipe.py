@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from gorila_jax.actor.accumulator import Accumulator
 from gorila_jax.config import Config
 from gorila_jax.learner.gradients import LossFn
+from gorila_jax.rl.windows import Layout
 from gorila_jax.types import EnvironmentSpec, Network, ReplayWriter
 
 
@@ -39,7 +40,7 @@ ExplorationFn = Callable[[Elapsed, int, int], float]
 class Recipe(NamedTuple):
     name: str
     validate: Callable[[Config], None]  # raises ConfigError for what this agent cannot do
-    window_steps: Callable[[Config], int]  # W: rows of one replay item
+    layout: Callable[[Config], Layout]  # of replay items
     accumulator: Callable[[Config, ReplayWriter], Accumulator]  # steps to items
     network: Callable[[Config, EnvironmentSpec], Network]
     exploration: Callable[[Config], ExplorationFn]

@@ -13,6 +13,7 @@ from gorila_jax.config.settings import (
     ParameterServerConfig,
     ReplayConfig,
     RunConfig,
+    SequenceConfig,
     fields,
     get,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "ParameterServerConfig",
     "ReplayConfig",
     "RunConfig",
+    "SequenceConfig",
     "check_values",
     "fields",
     "from_json_dict",

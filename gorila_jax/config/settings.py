@@ -1,7 +1,7 @@
 """Everything that can be set. Frozen, with the unit in the name.
 
 One environment *step* is `env.frame_skip` *frames*; an *update* is one gradient applied by the parameter
-server; an *item* is one transition in replay.
+server; an *item* of replay is one transition, which begins at one step, or one sequence of several.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ class EnvironmentConfig:
     discount: float = setting(0.99, "gamma, per step", 0, 1)
     frame_stack: int = setting(4, "observations the network sees at once; the learner rebuilds the stack", 1)
     max_steps_per_episode: int = setting(0, "not Atari: time limit in steps; 0: the environment's own", 0)
+    observation_keys: tuple[str, ...] = setting(
+        (), "EnvPool's environments that observe several named arrays: those to be laid side by side"
+    )
     gymnasium_workers: str = setting(
         "serial",
         "your own environments: serial, one after the other; threads, where a step mostly waits; processes, "
@@ -53,6 +56,9 @@ class EnvironmentConfig:
         True, "Atari: a lost life ends an episode in training, never in evaluation"
     )
     max_frames_per_episode: int = setting(108_000, "Atari: time limit of a game in frames", 1)
+    flicker_probability: float = setting(
+        0.0, "Atari: chance that an observation is blank, in training and in evaluation", 0, 1
+    )
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,13 @@ class NetworkConfig:
     )
     hidden_units: tuple[int, ...] = setting((512,), "dense layers between torso and head", 1)
     dueling: bool = setting(False, "two heads, for the state's value and the actions' advantages")
+    core: str = setting(
+        "none", "recurrent core after the torso, for r2d2 and drqn: none or lstm", choices=("none", "lstm")
+    )
+    core_units: int = setting(512, "of the recurrent core", 1)
+    last_action_and_reward: bool = setting(
+        False, "r2d2, drqn: the network also sees the last action and its reward"
+    )
 
 
 @dataclass(frozen=True)
@@ -96,20 +109,23 @@ class ReplayConfig:
     num_servers: int = setting(
         1, "servers that share a global replay equally, or that local ones are dealt to", 1, MANY
     )
-    capacity_transitions: int = setting(
-        1_000_000, "transitions that a global replay keeps, or each local one; the oldest go first", 1
-    )
-    learning_starts_transitions: int = setting(
-        50_000,
-        "transitions in a global replay, or in each local one, before it is first sampled; of several "
-        "servers of a global one each waits for its share, rounded up",
+    capacity_steps: int = setting(
+        1_000_000,
+        "steps that a global replay keeps, or each local one, as transitions or as sequences; the oldest go "
+        "first",
         1,
     )
-    samples_per_insert: float = setting(8.0, "transitions trained on per transition inserted; 0: not held", 0)
+    learning_starts_steps: int = setting(
+        50_000,
+        "steps in a global replay, or in each local one, before it is first sampled; of several servers of a "
+        "global one each waits for its share, rounded up",
+        1,
+    )
+    samples_per_insert: float = setting(8.0, "steps trained on per step inserted; 0: not held", 0)
     error_buffer_samples: int = setting(
         0,
-        "how far samples of a global replay, or of each local one, may stray from that ratio; 0: twice the "
-        "least that is safe",
+        "how far the steps trained on, from a global replay or each local one, may stray from that ratio; 0: "
+        " twice the least that is safe",
         0,
     )
     priority_exponent: float = setting(0.0, "alpha of proportional sampling; 0: uniform", 0, 1)
@@ -129,15 +145,38 @@ class ReplayConfig:
 
 
 @dataclass(frozen=True)
+class SequenceConfig:
+    """How r2d2 and drqn cut episodes into replay items. The other agents learn from transitions: one step."""
+
+    length_steps: int = setting(1, "trained steps of a sequence", 1)
+    overlap_steps: int = setting(0, "of those that the next sequence has too; fewer than length_steps", 0)
+    burn_in_steps: int = setting(
+        0, "steps before the trained ones that only bring the recurrent state up to date", 0
+    )
+    start_state: str = setting(
+        "stored",
+        "recurrent state that a sequence is unrolled from: stored (the actor's) or zero (the network's own "
+        "initial one)",
+        choices=("stored", "zero"),
+    )
+    priority_eta: float = setting(
+        0.9, "priority of a sequence: this x largest + the rest x mean of its abs TD errors", 0, 1
+    )
+
+
+@dataclass(frozen=True)
 class LearnerConfig:
     num_learners: int = setting(1, "learners that push gradients independently", 1, MANY)
-    batch_size: int = setting(32, "transitions per update, over all devices of a learner", 1)
+    batch_size: int = setting(32, "transitions or sequences per update, over all devices of a learner", 1)
     n_steps: int = setting(1, "steps of reward before the bootstrap", 1)
     double_q: bool = setting(False, "the online network chooses the action that the target network values")
     importance_exponent: float = setting(
         0.0, "beta: how far weights undo proportional sampling; 0: not at all", 0, 1
     )
     max_abs_reward: float = setting(1.0, "rewards are clipped to this in the loss; 0: not clipped", 0)
+    rescaling_epsilon: float = setting(
+        0.0, "of the value rescaling h(x) = sign(x) (sqrt(|x| + 1) - 1) + epsilon x; 0: values as they are", 0
+    )
     max_abs_td_error: float = setting(1.0, "where the squared loss turns linear (Huber); 0: nowhere", 0)
     max_gradient_norm: float = setting(0.0, "clip of the gradient's global norm; 0: not clipped", 0)
     outlier_deviations: float = setting(0.0, "drop gradients of losses above mean + this x std; 0: none", 0)
@@ -190,13 +229,14 @@ class RunConfig:
 class Config:
     """One run. `agent` and `environment` are names, or `module:attribute` for your own."""
 
-    agent: str = setting("gorila", "dqn, gorila, apex, or module:recipe")
+    agent: str = setting("gorila", "dqn, gorila, apex, drqn, r2d2, or module:recipe")
     environment: str = setting("Pong-v5", "an EnvPool name, or module:factory of a Gymnasium environment")
     preset: str = setting("", "the agent's preset that the other values started from")
     env: EnvironmentConfig = field(default_factory=EnvironmentConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     actor: ActorConfig = field(default_factory=ActorConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
+    sequence: SequenceConfig = field(default_factory=SequenceConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     parameter_server: ParameterServerConfig = field(default_factory=ParameterServerConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

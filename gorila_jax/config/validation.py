@@ -49,11 +49,22 @@ def check_values(section: Any, name: str) -> None:
 
 
 def _validate_together(config: Config) -> None:
-    replay, learner, actor = config.replay, config.learner, config.actor
-    if replay.learning_starts_transitions > replay.capacity_transitions:
+    replay, learner, actor, sequence = config.replay, config.learner, config.actor, config.sequence
+    if sequence.overlap_steps >= sequence.length_steps:
         raise ConfigError(
-            f"replay.learning_starts_transitions is {replay.learning_starts_transitions}, more than "
-            f"replay.capacity_transitions = {replay.capacity_transitions}: learning would never start"
+            f"sequence.overlap_steps is {sequence.overlap_steps}, it must be less than "
+            f"sequence.length_steps = {sequence.length_steps}: the next sequence begins after this one"
+        )
+    stride_steps = sequence.length_steps - sequence.overlap_steps
+    if replay.learning_starts_steps < stride_steps:
+        raise ConfigError(
+            f"replay.learning_starts_steps is {replay.learning_starts_steps}, less than one sequence: it "
+            f"must be at least {stride_steps}, sequence.length_steps less sequence.overlap_steps"
+        )
+    if replay.learning_starts_steps > replay.capacity_steps:
+        raise ConfigError(
+            f"replay.learning_starts_steps is {replay.learning_starts_steps}, more than "
+            f"replay.capacity_steps = {replay.capacity_steps}: learning would never start"
         )
     if replay.layout == "local" and actor.num_actors % learner.num_learners:
         raise ConfigError(
@@ -91,7 +102,7 @@ def _validate_servers(config: Config) -> None:
             f"replay.port is {replay.port}: {servers} servers need as many ports from there to 65535"
         )
     if replay.layout == "global":
-        for path in ("actor.num_actors", "learner.batch_size", "replay.capacity_transitions"):
+        for path in ("actor.num_actors", "learner.batch_size", "replay.capacity_steps"):
             value = get(config, path)
             below = value // servers * servers
             if below != value:

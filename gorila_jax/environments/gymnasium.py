@@ -351,6 +351,11 @@ def _refuse_pool_options(name: str, config: EnvironmentConfig) -> None:
             f"num_threads={config.num_threads}: {name} does not run in EnvPool's threads; leave it at 0 and "
             "see gymnasium_workers"
         )
+    if config.observation_keys:
+        raise ConfigError(
+            f"env.observation_keys={','.join(config.observation_keys)}: {name} is your own environment; a "
+            "gymnasium wrapper in its factory can flatten what it observes"
+        )
 
 
 def _takes_render_mode(factory: Callable[..., gymnasium.Env]) -> bool:

@@ -13,6 +13,7 @@ ATARI_OPTIONS = (
     "full_action_set",
     "life_loss_is_end",
     "max_frames_per_episode",
+    "flicker_probability",
 )
 """Fields of EnvironmentConfig that only Atari games have."""
 
@@ -57,11 +58,13 @@ def make_environment(
         return make_gymnasium_environment(
             name, config, seed=seed, num_environments=size, renderable=renderable
         )
+    from gorila_jax.environments.flicker import Flicker
     from gorila_jax.environments.pool import make_pool_environment
 
-    return make_pool_environment(
+    pool = make_pool_environment(
         name, config, seed=seed, num_environments=size, training=training, renderable=renderable
     )
+    return Flicker(pool, config.flicker_probability, seed) if config.flicker_probability else pool
 
 
 def environment_spec(name: str, config: EnvironmentConfig) -> EnvironmentSpec:
@@ -72,9 +75,11 @@ def environment_spec(name: str, config: EnvironmentConfig) -> EnvironmentSpec:
         from gorila_jax.environments.gymnasium import gymnasium_environment_spec
 
         return gymnasium_environment_spec(name, config)
+    from gorila_jax.environments.flicker import flickering
     from gorila_jax.environments.pool import pool_environment_spec
 
-    return pool_environment_spec(name, config)
+    spec = pool_environment_spec(name, config)
+    return flickering(spec, config.flicker_probability) if config.flicker_probability else spec
 
 
 def _checked_name(name: str, config: EnvironmentConfig) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import envpool
@@ -17,7 +17,13 @@ from gorila_jax.environments.names import is_atari
 from gorila_jax.environments.order import CallOrder
 from gorila_jax.environments.pictures import draw_observation
 from gorila_jax.environments.seeds import environment_seeds
-from gorila_jax.environments.spaces import action_count, checked_actions, observation_layout
+from gorila_jax.environments.spaces import (
+    action_count,
+    checked_actions,
+    named_layout,
+    observation_layout,
+    side_by_side,
+)
 from gorila_jax.types import ConfigError, End, Environment, EnvironmentSpec, EnvironmentStep, GorilaError
 
 _NO_LIMIT = 2**31 - 1  # EnvPool's default for environments that know no time limit
@@ -41,13 +47,17 @@ class PoolEnvironment(Environment):
         pool: EnvPool's environment with its Gymnasium interface, in synchronous mode.
         spec: of one of its environments.
         discount: gamma.
+        observation_keys: of the named arrays that it observes, those that count; none: it observes one array.
     """
 
-    def __init__(self, pool: Any, spec: EnvironmentSpec, discount: float):
+    def __init__(
+        self, pool: Any, spec: EnvironmentSpec, discount: float, observation_keys: Sequence[str] = ()
+    ):
         self.spec = spec
         self.num_environments: int = pool.config["num_envs"]
         self._pool = pool
         self._gamma = discount
+        self._observation_keys = observation_keys
         self._ended = np.full(self.num_environments, End.NONE, np.uint8)  # by the previous step
         self._observation: np.ndarray | None = None
         self._order = CallOrder(spec.name)
@@ -134,8 +144,10 @@ class PoolEnvironment(Environment):
             first=first,
         )
 
-    def _checked(self, observation: np.ndarray, info: dict[str, Any]) -> np.ndarray:
-        """The observations as the spec has them: without the stack axis, and never of float64."""
+    def _checked(self, observation: Any, info: dict[str, Any]) -> np.ndarray:
+        """The observations as the spec has them: one array, without the stack axis, and never of float64."""
+        if self._observation_keys:
+            observation = side_by_side(observation, self._pool.observation_space, self._observation_keys)
         if len(observation) != self.num_environments:
             raise GorilaError(
                 f"{self.spec.name}: EnvPool returned {len(observation)} results for "
@@ -168,7 +180,8 @@ def make_pool_environment(
 ) -> PoolEnvironment:
     """Makes `num_environments` environments of EnvPool; see `make_environment`. `name` is a full name."""
     options = _options(name, config, training)
-    _spec(name, _envpool_spec(name, options))  # refuses what we cannot learn in before anything starts
+    keys = config.observation_keys
+    _spec(name, _envpool_spec(name, options), keys)  # refuses what we cannot learn in before anything starts
     _check_limit_is_kept(name, config, options)
     with _without_space_warnings():
         pool = envpool.make_gymnasium(
@@ -180,12 +193,13 @@ def make_pool_environment(
             **options,
         )
         _ = pool.observation_space  # made when first asked for, and kept
-    return PoolEnvironment(pool, _spec(name, pool.spec), config.discount)
+    return PoolEnvironment(pool, _spec(name, pool.spec, keys), config.discount, keys)
 
 
 def pool_environment_spec(name: str, config: EnvironmentConfig) -> EnvironmentSpec:
     """What `make_pool_environment` would give, as in training, without starting a pool."""
-    return _spec(name, _envpool_spec(name, _options(name, config, training=True)))
+    options = _options(name, config, training=True)
+    return _spec(name, _envpool_spec(name, options), config.observation_keys)
 
 
 @contextlib.contextmanager
@@ -250,15 +264,21 @@ def _check_limit_is_kept(name: str, config: EnvironmentConfig, options: dict[str
         )
 
 
-def _spec(name: str, pool_spec: Any) -> EnvironmentSpec:
+def _spec(name: str, pool_spec: Any, observation_keys: Sequence[str]) -> EnvironmentSpec:
     options = pool_spec.config._asdict()
     if options["max_num_players"] != 1:
         raise ConfigError(f"environment {name}: {options['max_num_players']} players; only one is possible")
     with _without_space_warnings():
         num_actions = action_count(name, pool_spec.action_space)
-        shape, dtype = observation_layout(name, pool_spec.observation_space)
+        space = pool_spec.observation_space
+        if observation_keys:
+            shape, dtype = named_layout(name, space, observation_keys)
+        else:
+            shape, dtype = observation_layout(name, space)
     frames_per_step = 1
     settings: dict[str, Any] = {"environment": name, "envpool_version": envpool.__version__}
+    if observation_keys:
+        settings["observation_keys"] = ",".join(observation_keys)
     if is_atari(name):
         shape = shape[1:]  # the stack of one frame
         frames_per_step = options["frame_skip"]

@@ -123,7 +123,7 @@ def split_evenly(episodes: int, num_environments: int) -> list[int]:
 
 def play_games(
     environment: Environment,
-    policy: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    policy: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray],
     quotas: Sequence[int],
     *,
     on_game: Callable[[Game], None] = lambda game: None,
@@ -136,7 +136,7 @@ def play_games(
 
     Args:
       environment: E of them.
-      policy: (observation [E, ...], first [E]) to actions [E].
+      policy: (observation [E, ...], first [E], reward [E]) to actions [E].
       quotas: [E].
       on_game: called with every game that counts, as it ends.
       out_of_time: asked after every step.
@@ -154,7 +154,7 @@ def play_games(
                 f"the time limit came after {len(games)} of {sum(quotas)} games, which would favour short "
                 "ones: allow more minutes, ask for fewer games, or lower the environment's own time limit"
             )
-        step = environment.step(policy(step.observation, step.first))
+        step = environment.step(policy(step.observation, step.first, step.reward))
         for game in scores.take(step):
             if left[game.environment]:
                 left[game.environment] -= 1

@@ -13,19 +13,21 @@ from gorila_jax.agents import find_recipe
 from gorila_jax.config import Config
 from gorila_jax.environments import environment_spec
 from gorila_jax.evaluation.saved_run import load_run
-from gorila_jax.types import ConfigError, EnvironmentSpec, Parameters
+from gorila_jax.types import ConfigError, EnvironmentSpec, Inputs, Parameters
 
 _ATARI_ACTIONS = 18  # of the full set
 
 
 class Policy:
-    """Epsilon-greedy over the Q values of one fixed set of parameters; keeps the frame stack itself.
+    """Epsilon-greedy over the Q values of one fixed set of parameters; keeps frame stack and memory itself.
 
         policy = load_policy("runs/pong")
         observation, _ = env.reset()
         policy.reset()  # the next observation begins an episode
+        reward = 0.0
         while not done:
-            action = policy(observation)
+            action = policy(observation, reward=reward)
+            observation, reward, ... = env.step(action)
 
     It serves one environment or a batch of E; the number may change at a `reset`. Acting happens on the
     host's CPU. The parameters are copied: whatever becomes of the given ones does not reach this policy.
@@ -58,20 +60,24 @@ class Policy:
         self.spec = spec
         self._epsilon = epsilon
         self._frame_stack = config.env.frame_stack
-        self._act = make_policy(find_recipe(config.agent).network(config, spec))
-        device = jax.local_devices(backend="cpu")[0]
+        self._sees_reward = config.network.last_action_and_reward
+        self._network = find_recipe(config.agent).network(config, spec)
+        self._act = make_policy(self._network)
+        self._device = device = jax.local_devices(backend="cpu")[0]
         # On the CPU `device_put` may share a numpy array's memory, so that copies have to be made first.
         self._parameters = jax.device_put(jax.tree_util.tree_map(np.array, parameters), device)
         self._key = jax.device_put(jax.random.PRNGKey(seed), device)
         self._calls = 0
         self._stack: FrameStack | None = None  # None: every next observation begins an episode
         self._size = 0
+        self._state: Any = None  # [E, K], as long as there is a stack
+        self._actions = np.zeros(0, np.int32)  # [E], the last ones
 
     def reset(self) -> None:
         """Says that the next observation (of every environment) begins an episode."""
         self._stack = None
 
-    def __call__(self, observation: Any, first: Any = None) -> Any:
+    def __call__(self, observation: Any, first: Any = None, reward: Any = None) -> Any:
         """Chooses an action for each observation; call it once per step of the environment.
 
         Args:
@@ -79,12 +85,14 @@ class Policy:
             stacked: one 84x84 frame on Atari.
           first: bool, or [E] bool: the observation begins an episode, so that nothing before it may be
             seen. After `reset` it does in any case. A batch that resets itself says so here.
+          reward: that the last action brought, raw, or [E] of a batch; means nothing where an episode begins.
+            Only agents that see their last reward (r2d2) need it.
 
         Returns:
           An int from 0 on; [E] int32 for a batch.
 
         Raises:
-          ValueError: observations of another shape, type or number.
+          ValueError: observations of another shape, type or number, or no reward for an agent that needs it.
         """
         array = np.asarray(observation)
         single = array.shape == self.spec.observation_shape
@@ -97,13 +105,20 @@ class Policy:
                 self._size, self._frame_stack, self.spec.observation_shape, self.spec.observation_dtype
             )
             begins = np.ones(self._size, bool)
+            state = self._network.initial_state(self._parameters, self._size)
+            self._state = jax.device_put(state, self._device)
+            self._actions = np.zeros(self._size, np.int32)
         else:
             begins = np.broadcast_to(np.asarray(False if first is None else first, bool), self._size)
-        stacks = self._stack.push(array, begins)
+        if reward is None and self._sees_reward and not begins.all():
+            raise ValueError("this agent sees the reward of its last action: policy(observation, reward=...)")
+        rewards = np.broadcast_to(np.asarray(0.0 if reward is None else reward, np.float32), self._size)
+        inputs = Inputs(self._stack.push(array, begins), self._actions, rewards, begins)
         epsilons = np.full(self._size, self._epsilon, np.float32)
-        actions = np.asarray(self._act(self._parameters, stacks, epsilons, self._key, self._calls).actions)
+        decision = self._act(self._parameters, inputs, self._state, epsilons, self._key, self._calls)
+        self._state, self._actions = decision.after, np.asarray(decision.actions)
         self._calls += 1
-        return int(actions[0]) if single else actions
+        return int(self._actions[0]) if single else self._actions
 
     def _check(self, batch: np.ndarray) -> None:
         shape, dtype = self.spec.observation_shape, self.spec.observation_dtype

@@ -10,12 +10,11 @@ import jax.numpy as jnp
 
 from gorila_jax.config import LearnerConfig
 from gorila_jax.rl import guards
-from gorila_jax.rl.priorities import priorities
 from gorila_jax.rl.sums import total_of_squares
 from gorila_jax.types import ConfigError, LossOutput, Parameters, Step
 
-LossFn = Callable[[Parameters, Parameters, Step], LossOutput]
-"""(online, target parameters, steps [B, W, ...]) to the loss and TD error of every item [B]."""
+LossFn = Callable[[Parameters, Parameters, Step, jax.Array], LossOutput]
+"""(online, target parameters, steps [B, W, ...], stored states [B, K]) to the loss of every item [B]."""
 
 
 class LearnerMetrics(NamedTuple):
@@ -38,8 +37,9 @@ class UpdateOutput(NamedTuple):
     metrics: jax.Array  # [D, 4] float32, the fields of LearnerMetrics: one array, so one transfer reads it
 
 
-GradientFn = Callable[[Parameters, Parameters, guards.GuardState, Step, jax.Array], UpdateOutput]
-"""(online, target parameters, guard state, steps [D, B/D, W, ...], weights [D, B/D]) to an UpdateOutput."""
+GradientFn = Callable[[Parameters, Parameters, guards.GuardState, Step, jax.Array, jax.Array], UpdateOutput]
+"""(online, target parameters, guard state, steps [D, B/D, W, ...], states [D, B/D, K], weights [D, B/D]) to
+an UpdateOutput."""
 
 
 def check_batch_size(batch_size: int, num_devices: int) -> None:
@@ -72,15 +72,20 @@ def make_gradient_fn(loss_fn: LossFn, config: LearnerConfig, devices: Sequence[j
     check_batch_size(config.batch_size, len(devices))
 
     def update(
-        parameters: Parameters, target: Parameters, guard: guards.GuardState, steps: Step, weights: jax.Array
+        parameters: Parameters,
+        target: Parameters,
+        guard: guards.GuardState,
+        steps: Step,
+        state: jax.Array,
+        weights: jax.Array,
     ) -> UpdateOutput:
-        def weighted_mean(parameters: Parameters) -> tuple[jax.Array, jax.Array]:
-            output = loss_fn(parameters, target, steps)
-            return jnp.mean(weights * output.losses), output.td_errors
+        def weighted_mean(parameters: Parameters) -> tuple[jax.Array, LossOutput]:
+            output = loss_fn(parameters, target, steps, state)
+            return jnp.mean(weights * output.losses), output
 
-        (loss, td_errors), gradients = jax.value_and_grad(weighted_mean, has_aux=True)(parameters)
+        (loss, output), gradients = jax.value_and_grad(weighted_mean, has_aux=True)(parameters)
         loss, mean_abs_td_error, gradients = jax.lax.pmean(
-            (loss, jnp.mean(jnp.abs(td_errors)), gradients), "devices"
+            (loss, jnp.mean(output.abs_td_errors), gradients), "devices"
         )
 
         norm = jnp.sqrt(sum(map(total_of_squares, jax.tree_util.tree_leaves(gradients))))
@@ -95,7 +100,7 @@ def make_gradient_fn(loss_fn: LossFn, config: LearnerConfig, devices: Sequence[j
             finite=finite,
             outlier=outlier,
             guard=guards.observe_loss(guard, loss),
-            priorities=priorities(td_errors),
+            priorities=output.priorities,
             metrics=jnp.stack(  # in the order of LearnerMetrics
                 [loss, mean_abs_td_error, norm, finite.astype(jnp.float32)]
             ),

@@ -76,7 +76,12 @@ class Learner:
             return False
         snapshot = self._pull()
         output = self._gradient_fn(
-            snapshot.parameters, snapshot.target_parameters, self._guard, batch.steps, batch.weights
+            snapshot.parameters,
+            snapshot.target_parameters,
+            self._guard,
+            batch.steps,
+            batch.state,
+            batch.weights,
         )
         self._push(Gradient(snapshot.version, output.gradients, output.finite, output.outlier))
         if self._send_priorities is not None:

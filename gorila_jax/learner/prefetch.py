@@ -23,6 +23,7 @@ class DeviceBatch(NamedTuple):
     """A batch in equal shares for D devices: in their memory, which on the CPU is the host's."""
 
     steps: Step  # [D, B/D, W, ...]
+    state: Any  # [D, B/D, K] float32, stored with the items
     weights: Any  # [D, B/D] float32: of the items' losses
     keys: np.ndarray  # [B], on the host: of the items, in the same order
 
@@ -143,10 +144,11 @@ class Prefetcher:
         if self._importance_exponent:
             weights = importance_weights(info.probabilities, info.table_sizes, self._importance_exponent)
         shared: Any = jax.tree_util.tree_map(
-            lambda rows: np.reshape(rows, self._share + np.shape(rows)[1:]), (batch.steps, weights)
+            lambda rows: np.reshape(rows, self._share + np.shape(rows)[1:]),
+            (batch.steps, batch.state, weights),
         )
-        steps, weights = self._move(shared)
-        return DeviceBatch(steps, weights, info.keys)
+        steps, state, weights = self._move(shared)
+        return DeviceBatch(steps, state, weights, info.keys)
 
 
 class StandIn:

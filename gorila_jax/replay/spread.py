@@ -82,4 +82,5 @@ def _join(parts: Sequence[Batch]) -> Batch:
     probabilities = np.concatenate([info.probabilities for info in infos]) / len(infos)
     # Tables grow while a part is read: items at the same place of their parts were drawn at about one time.
     sizes = np.sum([info.table_sizes for info in infos], axis=0)
-    return Batch(steps, SampleInfo(keys, probabilities, np.tile(sizes, len(infos))))
+    state = np.concatenate([part.state for part in parts])
+    return Batch(steps, state, SampleInfo(keys, probabilities, np.tile(sizes, len(infos))))

@@ -18,7 +18,7 @@ from gorila_jax.replay.limiter import Limiter, check_limiter
 from gorila_jax.types import ConfigError, ReplayError
 
 SETTINGS_FILE = "replay.json"
-_FORMAT = 1
+_FORMAT = 2
 
 
 class TableSpec(NamedTuple):
@@ -31,6 +31,7 @@ class TableSpec(NamedTuple):
     samples_per_insert: float  # 0: free
     error_buffer: float  # in samples; means nothing when samples_per_insert is 0
     priority_exponent: float  # 0: uniform; else an item is drawn in proportion to priority ** exponent
+    state_size: int = 0  # K: numbers of the recurrent state that comes with every item
 
     @property
     def limiter(self) -> Limiter:
@@ -50,6 +51,7 @@ def check_table(table: TableSpec, num_tables: int) -> None:
         ("num_tables", num_tables, 1),
         ("samples_per_insert", table.samples_per_insert, 0),
         ("priority_exponent", table.priority_exponent, 0),
+        ("state_size", table.state_size, 0),
     ]:
         if not (math.isfinite(value) and value >= least):
             raise ConfigError(f"replay: {name} is {value}, but must be at least {least}")
@@ -72,6 +74,15 @@ def split_table(table: TableSpec, num_tables: int) -> TableSpec:
         min_items=-(-table.min_items // num_tables),
         error_buffer=table.error_buffer / num_tables,
     )
+
+
+def check_state(table: TableSpec, state: np.ndarray) -> None:
+    """Raises ReplayError unless the state is what the table holds with every item."""
+    if state.shape != (table.state_size,) or state.dtype != np.float32:
+        raise ReplayError(
+            f"a recurrent state came as {state.dtype} {state.shape}, but the replay holds float32 "
+            f"({table.state_size},) with every item"
+        )
 
 
 def check_priority(priority: float) -> None:

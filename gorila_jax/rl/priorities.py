@@ -17,6 +17,24 @@ def priorities(td_errors: Any) -> Any:
     return abs(td_errors) + _LEAST
 
 
+def sequence_priorities(td_errors: Any, valid: Any, eta: float) -> Any:
+    """eta max |TD error| + (1 - eta) mean |TD error| + 1e-6, over the valid steps of each sequence.
+
+    (R2D2, Kapturowski et al. 2019, section 2.3.)
+
+    Args:
+      td_errors: [T, ...] float32, 0 where not valid.
+      valid: [T, ...] bool; a sequence without any valid step gets the least priority that there is.
+      eta: from 0 to 1.
+
+    Returns:
+      [...] float32.
+    """
+    magnitude = abs(td_errors)
+    steps = valid.sum(axis=0).clip(1)
+    return priorities(eta * magnitude.max(axis=0) + (1 - eta) * magnitude.sum(axis=0) / steps)
+
+
 def importance_weights(probabilities: np.ndarray, table_sizes: np.ndarray, exponent: float) -> np.ndarray:
     """(N p) ** -beta, divided by the largest of the batch.
 

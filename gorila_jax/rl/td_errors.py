@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 
 
-def _of_action(q: jax.Array, action: jax.Array) -> jax.Array:
+def values_of_actions(q: jax.Array, actions: jax.Array) -> jax.Array:
     """The values [...] of the actions [...] among q [..., A]."""
-    return jnp.take_along_axis(q, action[..., None], axis=-1)[..., 0]
+    return jnp.take_along_axis(q, actions[..., None], axis=-1)[..., 0]
 
 
 def q_learning(
@@ -29,7 +29,7 @@ def q_learning(
       [...] float32: positive where the online value is too low.
     """
     target = r_t + discount_t * jnp.max(q_t, axis=-1)
-    return jax.lax.stop_gradient(target) - _of_action(q_tm1, a_tm1)
+    return jax.lax.stop_gradient(target) - values_of_actions(q_tm1, a_tm1)
 
 
 def double_q_learning(
@@ -52,8 +52,8 @@ def double_q_learning(
     Returns:
       [...] float32.
     """
-    target = r_t + discount_t * _of_action(q_t_value, jnp.argmax(q_t_selector, axis=-1))
-    return jax.lax.stop_gradient(target) - _of_action(q_tm1, a_tm1)
+    target = r_t + discount_t * values_of_actions(q_t_value, jnp.argmax(q_t_selector, axis=-1))
+    return jax.lax.stop_gradient(target) - values_of_actions(q_tm1, a_tm1)
 
 
 def huber_loss(td_error: jax.Array, max_abs_td_error: float) -> jax.Array:

@@ -31,9 +31,25 @@ class Transition(NamedTuple):
     stack_t: jax.Array  # [B, S, *observation_shape]
 
 
-def window_steps(frame_stack: int, n_steps: int) -> int:
-    """W, the rows of a transition's window."""
-    return frame_stack + n_steps
+class Layout(NamedTuple):
+    """How the steps of an episode become items of replay: sequences of steps, or transitions."""
+
+    frame_stack: int  # S
+    burn_in_steps: int  # B, observations that only bring the recurrent state up to date
+    length_steps: int  # T, trained steps
+    stride_steps: int  # from one sequence of an episode to the next
+    n_steps: int  # of reward before the bootstrap
+    stores_state: bool  # whether the actor's recurrent state goes with a sequence
+
+    @property
+    def window_steps(self) -> int:
+        """W, rows of one item."""
+        return self.frame_stack - 1 + self.burn_in_steps + self.length_steps + self.n_steps
+
+
+def transition_layout(frame_stack: int, n_steps: int) -> Layout:
+    """Items of one trained step, one for every step."""
+    return Layout(frame_stack, 0, 1, 1, n_steps, stores_state=False)
 
 
 def transitions(steps: Step, frame_stack: int) -> Transition:

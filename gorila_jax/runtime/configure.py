@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from gorila_jax.agents import apply_preset, find_preset, find_recipe
+from gorila_jax.agents.recipe import Preset
 from gorila_jax.config import Config, fields, get, override, validate
 from gorila_jax.environments import is_atari, resolve_name
+from gorila_jax.environments.make import ATARI_OPTIONS
 from gorila_jax.types import ConfigError
 
 
@@ -36,7 +38,7 @@ def make_config(
     if not preset:
         preset = "small" if is_atari(environment) else "toy"
     base = override(Config(), {"agent": agent, "environment": environment, "preset": preset})
-    config = override(apply_preset(base, find_preset(recipe, preset)), overrides or {})
+    config = override(apply_preset(base, _its_preset(base)), overrides or {})
     validate(config)
     recipe.validate(config)
     return config
@@ -44,7 +46,7 @@ def make_config(
 
 def describe(config: Config) -> list[str]:
     """Every value that is not the default, with its source where a preset gave it."""
-    preset = find_preset(find_recipe(config.agent), config.preset) if config.preset else {}
+    preset = _its_preset(config) if config.preset else {}
     lines = [f"agent {config.agent}, environment {config.environment}, preset {config.preset or 'none'}"]
     for path, leaf in fields().items():
         value = get(config, path)
@@ -53,3 +55,12 @@ def describe(config: Config) -> list[str]:
         from_preset = path in preset and preset[path].value == value
         lines.append(f"  {path} = {value}  ({preset[path].source if from_preset else 'set for this run'})")
     return lines
+
+
+def _its_preset(config: Config) -> Preset:
+    """The preset that a configuration names; where it is of no Atari game, without their settings."""
+    preset = find_preset(find_recipe(config.agent), config.preset)
+    if is_atari(config.environment):
+        return preset
+    atari_only = {f"env.{option}" for option in ATARI_OPTIONS}
+    return {path: setting for path, setting in preset.items() if path not in atari_only}

@@ -147,7 +147,7 @@ class Monitor:
             "updates_per_second": per_second["updates"],
             "inserts_per_second": per_second["inserted_items"],
             "samples_per_second": per_second["sampled_items"],
-            "samples_per_insert": counts["sampled_items"] / max(1, counts["inserted_items"]),
+            "samples_per_insert": self._steps_per_step(counts),
             "epsilon": _mean([float(np.mean(e)) for e in system.epsilons()]),
             "parameter_lag_updates": _mean(
                 [server.version - a.parameter_version for a in system.actors if a.parameter_version >= 0]
@@ -173,6 +173,12 @@ class Monitor:
             "bottleneck": waiting.name,
         }
         return row, episodes, waiting
+
+    def _steps_per_step(self, counts: Mapping[str, int]) -> float:
+        """Steps trained on per step inserted, rows that only fill up sequences included in both."""
+        layout = self._system.layout
+        sampled = counts["sampled_items"] * layout.length_steps
+        return sampled / max(1, counts["inserted_items"] * layout.stride_steps)
 
     def _look_for_a_stall(self, now: float) -> None:
         self._look_time, counts = now, self.counts()

@@ -25,8 +25,9 @@ from gorila_jax.learner.priorities import PriorityWriter
 from gorila_jax.parameter_server import make_parameter_server
 from gorila_jax.replay import make_replay, reverb_available, split_table, spread_sampler
 from gorila_jax.replay.limiter import check_limiter, smallest_error_buffer
-from gorila_jax.replay.signature import step_signature
+from gorila_jax.replay.signature import estimate_bytes, step_signature
 from gorila_jax.replay.table import TableSpec
+from gorila_jax.rl.windows import Layout
 from gorila_jax.runtime.coordinator import Coordinator
 from gorila_jax.runtime.episodes import EpisodeStatistics
 from gorila_jax.runtime.threads import IDLE, Worker, call_yielding
@@ -35,6 +36,7 @@ from gorila_jax.runtime.waits import TimedEnvironment, Waits
 from gorila_jax.types import (
     ConfigError,
     EnvironmentSpec,
+    Network,
     Parameters,
     ParameterServer,
     Replay,
@@ -49,6 +51,7 @@ class System(NamedTuple):
     config: Config
     topology: Topology
     spec: EnvironmentSpec
+    layout: Layout  # of replay items
     actors: list[Actor]
     writers: list[ReplayWriter]
     samplers: list[Sampler]
@@ -140,33 +143,59 @@ class System(NamedTuple):
 def table_spec(config: Config, recipe: Recipe, spec: EnvironmentSpec) -> TableSpec:
     """A replay table of a run; all its tables are alike. Those of a global replay are shares of the whole.
 
+    The configuration counts steps; a table and its limiter count items, which begin `stride_steps` apart and
+    each train `length_steps`.
+
     Raises:
       ConfigError: `replay.error_buffer_samples` has no room for a batch.
     """
-    replay = config.replay
-    buffer = float(replay.error_buffer_samples)
-    if not buffer and replay.samples_per_insert:
+    replay, layout = config.replay, recipe.layout(config)
+    samples_per_insert = replay.samples_per_insert * layout.stride_steps / layout.length_steps
+    buffer = replay.error_buffer_samples / layout.length_steps
+    if not buffer and samples_per_insert:
         bundles = config.learner.num_learners if replay.layout == "local" else 1
-        # A step of an actor inserts one item per environment, and the last of an episode n of them.
-        inserts = config.env.num_environments * config.learner.n_steps * config.actor.num_actors // bundles
+        # A step of an actor inserts one item per environment, and the last of an episode all that are begun.
+        last = -(-(layout.length_steps + layout.n_steps - 1) // layout.stride_steps)
+        inserts = config.env.num_environments * last * config.actor.num_actors // bundles
         buffer = 2 * smallest_error_buffer(
-            replay.samples_per_insert,
+            samples_per_insert,
             config.learner.batch_size * config.learner.num_learners // bundles,
             config.learner.prefetch_batches + 4,  # Reverb's samplers draw about two more ahead, each
             inserts,
         )
     table = TableSpec(
         signature=step_signature(spec),
-        window_steps=recipe.window_steps(config),
-        capacity_items=replay.capacity_transitions,
-        min_items=replay.learning_starts_transitions,
-        samples_per_insert=replay.samples_per_insert,
+        window_steps=layout.window_steps,
+        capacity_items=max(1, replay.capacity_steps // layout.stride_steps),
+        min_items=-(-replay.learning_starts_steps // layout.stride_steps),
+        samples_per_insert=samples_per_insert,
         error_buffer=buffer,
         priority_exponent=replay.priority_exponent,
+        state_size=state_size(recipe.network(config, spec)) if layout.stores_state else 0,
     )
     shares = replay.server_count if replay.layout == "global" else 1
     check_limiter(table.limiter, config.learner.batch_size, shares)
     return split_table(table, shares)
+
+
+def replay_bytes(config: Config, recipe: Recipe, table: TableSpec, num_tables: int, backend: str) -> int:
+    """What `num_tables` such tables take when they are full."""
+    return estimate_bytes(
+        table.signature,
+        table.window_steps,
+        table.capacity_items,
+        num_tables,
+        backend,
+        stride_steps=recipe.layout(config).stride_steps,
+        state_size=table.state_size,
+    )
+
+
+def state_size(network: Network) -> int:
+    """K, the numbers of a network's recurrent state. Nothing is computed for it."""
+    parameters = jax.eval_shape(network.init, jax.random.PRNGKey(0))
+    state = jax.eval_shape(lambda parameters: network.initial_state(parameters, 1), parameters)
+    return int(state.shape[1])
 
 
 def choose_backend(config: Config) -> str:
@@ -315,13 +344,14 @@ def _build(
                 config.actor.parameter_period_steps,
                 config.learner.max_abs_reward,
                 jax.random.fold_in(jax.random.fold_in(actor_key, index), generation),
+                state_size(network),
             )
         )
     if not learner_config.prefetch_batches:
         prefetchers, stand_ins = [], []
     return System(
-        config, topology, spec, actors, writers, samplers, prefetchers, stand_ins, learners, priority_writers,
-        server, replay, episodes, waits, exploration,
+        config, topology, spec, recipe.layout(config), actors, writers, samplers, prefetchers, stand_ins,
+        learners, priority_writers, server, replay, episodes, waits, exploration,
     )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from gorila_jax.environments.names import is_user_environment
 from gorila_jax.evaluation.policy import check_fit
 from gorila_jax.evaluation.saved_run import CHECKPOINTS, load_run
 from gorila_jax.parameter_server import make_optimizer
-from gorila_jax.replay.signature import check_memory, estimate_bytes
+from gorila_jax.replay.signature import check_memory
 from gorila_jax.runtime import configure, topology
 from gorila_jax.runtime.coordinator import Coordinator
 from gorila_jax.runtime.devices import claim_devices, prefer_fast_cpu_runtime
@@ -36,7 +36,14 @@ from gorila_jax.runtime.metrics import METRICS, MetricsWriter
 from gorila_jax.runtime.monitor import REPLAY_DIRECTORY, Monitor
 from gorila_jax.runtime.pool_threads import choose_pool_threads
 from gorila_jax.runtime.progress import Progress, exploration_table
-from gorila_jax.runtime.system import System, build_system, checksum, choose_backend, table_spec
+from gorila_jax.runtime.system import (
+    System,
+    build_system,
+    checksum,
+    choose_backend,
+    replay_bytes,
+    table_spec,
+)
 from gorila_jax.runtime.threads import run_threads
 from gorila_jax.runtime.workdir import LOG, Workdir, check_workdir, open_workdir
 from gorila_jax.types import (
@@ -100,10 +107,12 @@ def make_plan(config: Config) -> Plan:
         )
     table = table_spec(config, recipe, spec)
     backend = choose_backend(config)
-    replay_bytes = estimate_bytes(
-        table.signature, table.window_steps, table.capacity_items, placed.num_tables, backend
-    )
-    where = f"at most about {replay_bytes / 1e9:.2f} GB when full"
+    layout = recipe.layout(config)
+    needed_bytes = replay_bytes(config, recipe, table, placed.num_tables, backend)
+    items = f"{table.capacity_items:,} transitions"
+    if layout.length_steps > 1:
+        items = f"{table.capacity_items * layout.stride_steps:,} steps = {table.capacity_items:,} sequences"
+    where = f"at most about {needed_bytes / 1e9:.2f} GB when full"
     if config.replay.server_addresses:
         where += f", on {', '.join(config.replay.server_addresses)}"
     elif backend == "memory" and config.replay.backend == "auto" and not config.run.lockstep:
@@ -114,12 +123,12 @@ def make_plan(config: Config) -> Plan:
         f"network: {num_parameters:,} parameters, {spec.num_actions} actions, observations "
         f"{spec.observation_dtype} {spec.observation_shape}",
         f"environment: {', '.join(f'{name}={value}' for name, value in spec.settings.items())}",
-        f"replay: {backend}, {placed.num_tables} x {table.capacity_items:,} transitions, {where}; "
+        f"replay: {backend}, {placed.num_tables} x {items}, {where}; "
         f"{psutil.virtual_memory().available / 1e9:.1f} GB free here",
         f"budget: {config.run.total_frames:,} frames = "
         f"{config.run.total_frames // spec.frames_per_step:,} steps",
     ]
-    here = 0 if config.replay.server_addresses else replay_bytes
+    here = 0 if config.replay.server_addresses else needed_bytes
     return Plan(recipe, spec, placed, here, lines)
 
 
@@ -134,7 +143,7 @@ def dry_run(config: Config, workdir: str | os.PathLike[str] | None = None) -> No
 
 def _check_memory(config: Config, plan: Plan) -> None:
     free_bytes = psutil.virtual_memory().available
-    check_memory(plan.replay_bytes, free_bytes, config.replay.capacity_transitions)
+    check_memory(plan.replay_bytes, free_bytes, config.replay.capacity_steps)
 
 
 def default_workdir(config: Config) -> str:

@@ -10,13 +10,21 @@ import pytest
 from gorila_jax.actor.accumulator import TransitionAccumulator
 from gorila_jax.actor.actor import Actor, ActorPorts
 from gorila_jax.actor.policy import Decision, FrameStack, make_policy
-from gorila_jax.types import End, GorilaError, Network
+from gorila_jax.networks.memoryless import memoryless
+from gorila_jax.types import NO_STATE, End, GorilaError, Inputs
 from tests.doubles import CounterEnv, Episode, Recorder, episode
 
-NETWORK = Network(
+NETWORK = memoryless(
     init=lambda key: {"bias": jnp.zeros(4)},
     apply=lambda parameters, stacks: jnp.zeros((stacks.shape[0], 4)) + parameters["bias"],
 )
+
+
+def decision(actions, q_taken, value):
+    """Of a policy that remembers nothing."""
+    size, nothing = len(actions), np.tile(NO_STATE, (len(actions), 1))
+    numbers = (np.broadcast_to(np.float32(number), size) for number in (q_taken, value))
+    return Decision(np.asarray(actions, np.int32), *numbers, nothing, nothing)
 
 
 class Harness:
@@ -81,10 +89,9 @@ def test_a_step_that_replay_holds_back_touches_nothing():
 def test_the_policy_sees_the_reset_frame_first_and_never_the_old_game():
     seen = []
 
-    def policy(parameters, stacks, epsilons, key, number):
-        seen.append(stacks.copy())
-        zeros = np.zeros(len(stacks), np.float32)
-        return Decision(zeros.astype(np.int32), zeros, zeros)
+    def policy(parameters, inputs, *rest):
+        seen.append(inputs.stack.copy())
+        return decision(np.zeros(len(inputs.stack)), 0.0, 0.0)
 
     Harness([[episode(3)]], policy=policy).run(6)
     # Numbers 0 to 3 are the first game, 4 to 7 the second. The action on the end frame is ignored.
@@ -116,11 +123,13 @@ def test_epsilon_is_the_share_of_random_actions():
     policy = make_policy(NETWORK)
     parameters = {"bias": jnp.array([0.0, 0.0, 1.0, 0.0])}
     epsilons = np.linspace(0, 1, 5, dtype=np.float32).repeat(2000)
-    stacks = np.zeros((len(epsilons), 1, 1), np.float32)
-    decision = policy(parameters, stacks, epsilons, jax.random.PRNGKey(0), 0)
-    actions = np.asarray(decision.actions)
-    assert np.asarray(decision.q_taken).tolist() == (actions == 2).tolist()
-    assert (np.asarray(decision.value) == 1).all()
+    size = len(epsilons)
+    nothing = np.zeros(size, np.int32), np.zeros(size, np.float32), np.zeros(size, bool)
+    inputs = Inputs(np.zeros((size, 1, 1), np.float32), *nothing)
+    chosen = policy(parameters, inputs, np.zeros((size, 0)), epsilons, jax.random.PRNGKey(0), 0)
+    actions = np.asarray(chosen.actions)
+    assert np.asarray(chosen.q_taken).tolist() == (actions == 2).tolist()
+    assert (np.asarray(chosen.value) == 1).all()
     greedy = (actions == 2).reshape(5, 2000)
     # Of the random actions a quarter is the greedy one. Four standard deviations of 2000 draws.
     assert greedy.mean(axis=1) == pytest.approx(1 - 0.75 * np.linspace(0, 1, 5), abs=0.045)
@@ -148,9 +157,9 @@ def test_an_empty_answer_of_the_environments_is_an_error_and_reaches_nobody():
 def test_rows_reach_replay_while_the_environments_run_with_the_values_of_the_next_decision():
     log = []
 
-    def policy(parameters, stacks, epsilons, key, number):
-        newest = stacks[:, -1].astype(np.float32)
-        return Decision(np.full(len(stacks), 1, np.int32), newest + 0.5, newest + 100)
+    def policy(parameters, inputs, *rest):
+        newest = inputs.stack[:, -1].astype(np.float32)
+        return decision(np.ones(len(newest)), newest + 0.5, newest + 100)
 
     harness = Harness([[episode(9)]], policy=policy)
     environment, recorder = harness.environment, harness.recorder

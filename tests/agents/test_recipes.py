@@ -8,7 +8,10 @@ import pytest
 
 from gorila_jax.agents import RECIPES, find_recipe
 from gorila_jax.agents.recipe import Elapsed
+from gorila_jax.environments import environment_spec
+from gorila_jax.rl.windows import Layout
 from gorila_jax.runtime.configure import make_config
+from gorila_jax.runtime.system import table_spec
 from gorila_jax.types import ConfigError
 
 USERS_OWN = """
@@ -48,7 +51,7 @@ def test_a_user_s_agent_is_found_by_its_import_path_with_its_own_presets(users_m
         ("my_agents:", "cannot be imported"),
         (":recipe", "cannot be imported"),
         ("gorilla", "did you mean gorila?"),
-        ("", "possible: dqn, gorila, apex"),
+        ("", "possible: dqn, gorila, apex, drqn, r2d2"),
     ],
 )
 def test_what_is_no_agent_is_refused_with_the_reason(users_module, path, says):
@@ -100,3 +103,63 @@ def test_apex_gives_every_environment_of_all_actors_a_step_of_the_ladder():
         [0.4, 0.16, 0.064, 0.0256, 0.01024, 0.004096, 0.0016384, 0.00065536], rel=1e-9
     )
     assert epsilon(Elapsed(0, 0), 0, 1) == 0.4
+
+
+@pytest.mark.parametrize("agent", ["dqn", "gorila", "apex"])
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("network.core", "lstm"),
+        ("network.core_units", 64),
+        ("network.last_action_and_reward", True),
+        ("learner.rescaling_epsilon", 1e-3),
+        ("sequence.length_steps", 80),
+        ("sequence.burn_in_steps", 40),
+        ("sequence.start_state", "zero"),
+        ("sequence.priority_eta", 0.5),
+    ],
+)
+def test_agents_without_a_memory_refuse_what_only_sequences_have(agent, path, value):
+    message = rf"{re.escape(path)} is {value}, but {agent} learns from single transitions .*--agent=r2d2"
+    with pytest.raises(ConfigError, match=message):
+        make_config(agent, "Catch-v0", overrides={path: value})
+    make_config("r2d2", "Catch-v0", overrides={path: value})
+
+
+def test_r2d2_has_one_learner_and_drqn_one_of_everything():
+    for path, value in (("learner.num_learners", 2), ("replay.layout", "local")):
+        with pytest.raises(ConfigError, match=rf"{re.escape(path)} is {value}, but r2d2 has one"):
+            make_config("r2d2", "Catch-v0", overrides={path: value})
+    with pytest.raises(ConfigError, match=r"num_actors is 2, but drqn has one of them"):
+        make_config("drqn", "Catch-v0", overrides={"actor.num_actors": 2})
+    make_config("r2d2", "Catch-v0", overrides={"actor.num_actors": 2})
+
+
+@pytest.mark.parametrize("agent", ["drqn", "r2d2"])
+def test_a_burn_in_of_nothing_is_refused(agent):
+    with pytest.raises(ConfigError, match=r"burn_in_steps is 7, but network\.core=none has no state"):
+        make_config(agent, "Catch-v0", overrides={"network.core": "none", "sequence.burn_in_steps": 7})
+
+
+def test_what_the_papers_say_of_sequences():
+    """R2D2 has n = 5 and a prioritized table; its items overlap by half; DRQN's begin at every step."""
+    r2d2, drqn = (make_config(agent, "Pong-v5", "paper") for agent in ("r2d2", "drqn"))
+    assert (r2d2.learner.n_steps, r2d2.replay.priority_exponent, r2d2.sequence.priority_eta) == (5, 0.9, 0.9)
+    assert RECIPES["r2d2"].layout(r2d2) == Layout(4, 40, 80, 40, 5, stores_state=True)
+    assert RECIPES["drqn"].layout(drqn) == Layout(1, 0, 10, 1, 1, stores_state=False)
+    assert (r2d2.learner.max_abs_reward, r2d2.env.life_loss_is_end) == (0.0, False)
+
+
+def test_a_table_of_sequences_counts_what_the_configuration_says_in_steps():
+    config = make_config("r2d2", "Pong-v5", "paper", {"actor.num_actors": 1})
+    spec = environment_spec("Pong-v5", config.env)
+    table = table_spec(config, RECIPES["r2d2"], spec)
+    assert table.capacity_items == 100_000
+    assert table.min_items == 5_000
+    assert table.samples_per_insert == pytest.approx(1.18 / 2)
+    assert table.state_size == 2 * 512
+    assert table.window_steps == 3 + 40 + 80 + 5
+    drqn = make_config("drqn", "Pong-v5", "paper")
+    table = table_spec(drqn, RECIPES["drqn"], environment_spec("Pong-v5", drqn.env))
+    assert (table.capacity_items, table.state_size) == (1_000_000, 0)
+    assert table.samples_per_insert == pytest.approx(0.8)

@@ -24,11 +24,25 @@ def test_an_actor_beside_its_bound(capsys, tmp_path):
 
 def test_a_learner_beside_one_on_a_resident_batch(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(learner, "CASES", {"nature_128": ("small", 4)})
-    record, _ = run_benchmark(learner, capsys, tmp_path, "--transitions=256", *SMALLEST)
+    record, _ = run_benchmark(learner, capsys, tmp_path, "--steps=256", *SMALLEST)
     ratios = record["ratios"]
     assert ratios["live_of_resident"] == ratios["nature_128_live_of_resident"]
     assert ratios["space_to_depth_speedup"] > 0
     assert ratios["space_to_depth_speedup_in_newer_runtime"] > 0
+
+
+def test_a_learner_of_sequences_beside_one_on_a_resident_batch(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(learner, "SEQUENCE_CASES", {"small_16": ("small", 2)})
+    record, table = run_benchmark(learner, capsys, tmp_path, "--agent=r2d2", "--steps=256", *SMALLEST)
+    ratios, figures = record["ratios"], record["figures"]
+    assert ratios["live_of_resident"] == ratios["small_16_live_of_resident"]
+    updates = figures["small_16_live_updates_per_second"]["median"]
+    assert figures["small_16_live_sequences_per_second"]["median"] == pytest.approx(2 * updates)
+    assert figures["small_16_live_steps_per_second"]["median"] == pytest.approx(2 * 20 * updates)
+    frame = 84 * 84
+    assert frame < figures["saved_bytes_per_step_of_frames_alone"] < 1.1 * frame  # nothing is packed here
+    assert ratios["saved_bytes_of_frames"] > 1
+    assert "steps per second" in table
 
 
 def test_a_process_that_cannot_measure_convolutions_ends_the_benchmark(capfd):

@@ -16,7 +16,7 @@ def test_a_run_of_four_devices_is_evaluated_and_goes_on_with_one(tmp_path):
         "--agent=dqn",
         "--environment=Catch-v0",
         "--replay_backend=memory",
-        "--config.replay.learning_starts_transitions=100",
+        "--config.replay.learning_starts_steps=100",
         f"--workdir={tmp_path}",
     )
     code, output = run("train", *flags, "--host_devices=4", "--total_frames=600")

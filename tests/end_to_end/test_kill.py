@@ -31,7 +31,7 @@ def test_kills_lose_nothing_but_the_time_since_the_last_checkpoint(tmp_path):
             "--replay_backend=memory",
             "--total_frames=100000000",
             "--config.checkpoint.period_seconds=0.05",
-            "--config.replay.learning_starts_transitions=100",
+            "--config.replay.learning_starts_steps=100",
             f"--workdir={workdir}",
         )
         before = previous["frames"]

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.reverb
 SHARED = (
     "--environment=Catch-v0",
     "--replay_backend=reverb",
-    "--config.replay.learning_starts_transitions=100",
+    "--config.replay.learning_starts_steps=100",
 )
 
 

@@ -18,7 +18,7 @@ from tests.end_to_end.programs import PATIENCE_S, ROOT, finish, run, start, wait
 SHORT = (
     "--environment=Catch-v0",
     "--replay_backend=memory",
-    "--config.replay.learning_starts_transitions=100",
+    "--config.replay.learning_starts_steps=100",
     "--config.run.log_period_seconds=0.2",
 )
 
@@ -99,7 +99,7 @@ REFUSALS = [
     (["--num_actors=2", "--config.actor.num_actors=3"], "contradicts"),
     (["--seed=99999999999"], "run.seed"),
     (["--init_from=nowhere"], "nowhere"),
-    (["--config.replay.capacity_transitions=1e12"], "GB"),
+    (["--config.replay.capacity_steps=1e12"], "GB"),
     (["--config.replay.server_addresses=a:1"], "replay.run_id"),
     (["--config.parameter_server.optimizer=lamb", "--num_shards=2"], "lamb"),
     (["--lockstep", "--replay_backend=reverb"], "memory"),
@@ -175,7 +175,7 @@ def test_lockstep_gives_the_same_bits_for_the_same_seed_and_others_for_another(t
 def test_init_from_starts_with_the_parameters_of_another_run(tmp_path):
     assert run("train", *SHORT, "--total_frames=500", f"--workdir={tmp_path / 'a'}")[0] == 0
     # Learning never starts in the second run, so its parameters are those it was given.
-    frozen = ("--config.replay.learning_starts_transitions=5000", "--total_frames=200", "--agent=dqn")
+    frozen = ("--config.replay.learning_starts_steps=5000", "--total_frames=200", "--agent=dqn")
     code, output = run(
         "train", *SHORT, *frozen, f"--init_from={tmp_path / 'a'}", f"--workdir={tmp_path / 'b'}"
     )

@@ -30,6 +30,10 @@ MAKERS = {
     "double": _counter,
     "timed": lambda: TimedEnvironment(_counter(), Waits(), "environment"),
     "atari": _real("Breakout-v5", max_frames_per_episode=160),
+    "flickering": _real("Breakout-v5", max_frames_per_episode=160, flicker_probability=0.5),
+    "named arrays": _real(
+        "MiniGrid-MemoryS7-v0", observation_keys=("image", "direction"), max_steps_per_episode=20
+    ),
     "catch": _real("Catch-v0"),
     "cartpole": _real("CartPole-v1", max_steps_per_episode=15),
     "user": _real("tests.environments.user_environments:Walk", max_steps_per_episode=9),
@@ -174,8 +178,14 @@ def test_actions_that_do_not_exist_are_refused(environment):
 @pytest.mark.parametrize("key", [key for key in MAKERS if key not in ("double", "timed")])
 def test_the_spec_is_known_beforehand(key):
     environment = MAKERS[key]()
-    config = EnvironmentConfig(discount=GAMMA)
-    limits = {"atari": {"max_frames_per_episode": 160}, "cartpole": {"max_steps_per_episode": 15}}
+    keys = ("image", "direction") if key == "named arrays" else ()
+    config = EnvironmentConfig(discount=GAMMA, observation_keys=keys)
+    limits = {
+        "atari": {"max_frames_per_episode": 160},
+        "flickering": {"max_frames_per_episode": 160, "flicker_probability": 0.5},
+        "named arrays": {"max_steps_per_episode": 20, "observation_keys": ("image", "direction")},
+        "cartpole": {"max_steps_per_episode": 15},
+    }
     for user in ("user", "user's threads", "user's processes"):
         limits[user] = {"max_steps_per_episode": 9}
     expected = environment_spec(environment.spec.name, EnvironmentConfig(**limits.get(key, {})))

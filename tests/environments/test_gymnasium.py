@@ -178,6 +178,7 @@ def test_a_path_that_leads_nowhere_is_told(name):
             "gymnasium_workers is 'fibres', possible: serial, threads, processes",
         ),
         ({"num_threads": 2}, "num_threads=2: .* does not run in EnvPool's threads"),
+        ({"observation_keys": ("a",)}, "observation_keys=a: .* is your own environment"),
     ],
 )
 def test_options_that_do_not_apply_are_refused(options, message):

@@ -84,6 +84,13 @@ def test_thread_count(monkeypatch, asked, size, cores, given):
     [
         ("Pendulum-v1", {}, r"actions are continuous, Box\(1,\); only discrete actions"),
         ("MiniGrid-Empty-5x5-v0", {}, "observations are Dict; only one array of numbers"),
+        ("MiniGrid-Empty-5x5-v0", {}, "env.observation_keys=direction,image,mission, or some of these"),
+        ("MiniGrid-Empty-5x5-v0", {"observation_keys": ("map",)}, "names 'map', but .* direction, image"),
+        (
+            "Catch-v0",
+            {"observation_keys": ("image",)},
+            "observation_keys=image: .* Catch-v0 observes one array",
+        ),
         ("FrozenLake-v1", {}, "observations are Discrete; only one array of numbers"),
         ("Catch-v0", {"noop_max": 3}, "noop_max=3: only Atari games have this, and Catch-v0 is none"),
         ("Catch-v0", {"life_loss_is_end": False}, "life_loss_is_end=False: only Atari"),

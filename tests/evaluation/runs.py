@@ -14,7 +14,8 @@ from gorila_jax import checkpoints
 from gorila_jax.agents import RECIPES, apply_preset, find_recipe
 from gorila_jax.config import Config, override, to_json_dict
 from gorila_jax.environments import environment_spec
-from gorila_jax.types import EnvironmentSpec, Network
+from gorila_jax.networks.memoryless import memoryless
+from gorila_jax.types import EnvironmentSpec, Inputs, Network
 
 
 def toy_config(environment: str = "Catch-v0", **values: Any) -> Config:
@@ -51,8 +52,29 @@ def _oldest_frame_network(config: Config, spec: EnvironmentSpec) -> Network:
         oldest = stacks[:, 0].astype(jnp.float32)
         return parameters["bias"] - jnp.abs(jnp.arange(spec.num_actions) - oldest[:, None])
 
-    return Network(init, apply)
+    return memoryless(init, apply)
 
 
 oldest_frame = RECIPES["dqn"]._replace(name="oldest_frame", network=_oldest_frame_network)
 """Its greedy action is the number in the oldest frame of the stack (of scalar observations)."""
+
+
+def _first_number_network(config: Config, spec: EnvironmentSpec) -> Network:
+    def initial_state(parameters: Any, size: int) -> Any:
+        return jnp.full((size, 1), -1.0)
+
+    def step(parameters: Any, inputs: Inputs, state: Any) -> tuple[Any, Any]:
+        state = jnp.where(inputs.first[:, None], initial_state(parameters, len(inputs.first)), state)
+        newest = inputs.stack[:, -1].astype(jnp.float32)[:, None]
+        state = jnp.where(state < 0, newest, state)
+        return parameters["bias"][None] - jnp.abs(jnp.arange(spec.num_actions)[None] - state), state
+
+    def unroll(parameters: Any, inputs: Inputs, state: Any) -> tuple[Any, Any]:
+        state, values = jax.lax.scan(lambda s, now: step(parameters, now, s)[::-1], state, inputs)
+        return values, state
+
+    return Network(lambda key: {"bias": jnp.zeros(spec.num_actions)}, initial_state, step, unroll)
+
+
+first_number = RECIPES["r2d2"]._replace(name="first_number", network=_first_number_network)
+"""Its greedy action is the number that the episode began with."""

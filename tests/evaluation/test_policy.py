@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 from gorila_jax.environments import environment_spec
+from gorila_jax.evaluation.evaluator import play_games
 from gorila_jax.evaluation.policy import Policy, load_policy
+from gorila_jax.runtime.configure import make_config
 from gorila_jax.types import ConfigError, EnvironmentSpec
+from tests.doubles import CounterEnv, episode
 from tests.evaluation.runs import atari_config, initial_parameters, save_run, toy_config
 
 SPEC = EnvironmentSpec("Numbers", (), np.dtype(np.int32), num_actions=10, frames_per_step=1, settings={})
@@ -55,6 +59,64 @@ class TestStack:
             policy(np.array([1, 2, 3], np.int32))
         policy.reset()
         assert policy(np.array([1, 2, 3], np.int32)).tolist() == [1, 2, 3]
+
+
+class TestMemory:
+    def _first_number(self) -> Policy:
+        config = toy_config(
+            agent="tests.evaluation.runs:first_number",
+            env__frame_stack=1,
+            network__last_action_and_reward=False,
+        )
+        return Policy(config, SPEC, {"bias": np.zeros(10, np.float32)})
+
+    def test_it_lasts_for_an_episode_and_no_longer(self) -> None:
+        policy = self._first_number()
+        assert [policy(number) for number in (3, 5, 9)] == [3, 3, 3]
+        policy.reset()
+        assert [policy(number) for number in (7, 8)] == [7, 7]
+        assert [policy(2, first=True), policy(6)] == [2, 2]
+
+    def test_each_environment_of_a_batch_has_its_own(self) -> None:
+        policy = self._first_number()
+        assert policy(np.array([1, 5], np.int32)).tolist() == [1, 5]
+        assert policy(np.array([8, 8], np.int32)).tolist() == [1, 5]
+        assert policy(np.array([2, 9], np.int32), np.array([False, True])).tolist() == [1, 9]
+        assert policy(np.array([0, 0], np.int32)).tolist() == [1, 9]
+        policy.reset()
+        assert policy(np.array([4, 6, 8], np.int32)).tolist() == [4, 6, 8]
+
+    def test_evaluation_carries_it_and_starts_every_episode_afresh(self) -> None:
+        scripts = [[episode(3), episode(2)], [episode(4)]]
+        environment = CounterEnv(scripts, num_actions=10)
+        play_games(environment, self._first_number(), [2, 1])
+        # Observations count on through the episodes: the second one of the first begins with 4.
+        assert [int(actions[0]) for actions in environment.actions[:6]] == [0, 0, 0, 0, 4, 4]
+
+    def test_what_the_agent_sees_of_its_last_step(self) -> None:
+        """A linear network: the last reward speaks for action 1 and against action 2, and the last action
+        for the next one."""
+        flat = {
+            "network.core": "none",
+            "network.hidden_units": (),
+            "network.dueling": False,
+            "sequence.burn_in_steps": 0,
+        }
+        config = make_config("r2d2", "Catch-v0", overrides=flat)
+        spec = environment_spec("Catch-v0", config.env)
+        parameters = jax.tree_util.tree_map(np.zeros_like, initial_parameters(config))
+        (head,) = parameters.values()
+        last_action, last_reward = head["w"][-1 - spec.num_actions : -1], head["w"][-1]
+        last_reward[:] = [0.0, 1.0, -1.0]
+        last_action[:] = 0.1 * np.roll(np.eye(3), 1, axis=1)
+        policy = Policy(config, spec, parameters)
+        blank = np.zeros(spec.observation_shape, np.float32)
+        assert policy(blank, reward=5.0) == 0  # an episode begins: nothing came before
+        assert [policy(blank, reward=0.0) for _ in range(4)] == [1, 2, 0, 1]
+        assert [policy(blank, reward=reward) for reward in (-5.0, 5.0, 0.0)] == [2, 1, 2]
+        assert policy(blank, first=True) == 0
+        with pytest.raises(ValueError, match=r"sees the reward of its last action"):
+            policy(blank)
 
 
 class TestRefusals:

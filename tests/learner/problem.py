@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gorila_jax.rl.priorities import priorities
 from gorila_jax.rl.td_errors import huber_loss, q_learning
 from gorila_jax.rl.windows import transitions
 from gorila_jax.types import Batch, LossOutput, SampleInfo, Step
@@ -15,13 +16,13 @@ from gorila_jax.types import Batch, LossOutput, SampleInfo, Step
 NUM_ACTIONS = 2
 
 
-def loss_fn(parameters: Any, target: Any, steps: Step) -> LossOutput:
+def loss_fn(parameters: Any, target: Any, steps: Step, state: Any) -> LossOutput:
     """Q-learning with squared loss."""
     got = transitions(steps, 1)
     q_tm1 = got.stack_tm1 @ parameters["w"]
     q_t = got.stack_t @ target["w"]
     td_errors = q_learning(q_tm1, got.a_tm1, got.r_t, got.discount_t, q_t)
-    return LossOutput(huber_loss(td_errors, 0.0), td_errors)
+    return LossOutput(huber_loss(td_errors, 0.0), abs(td_errors), priorities(td_errors))
 
 
 def parameters(seed: int = 0) -> dict[str, jax.Array]:
@@ -58,12 +59,16 @@ def batch(batch_size: int, seed: int = 0, reward: float | None = None) -> Batch:
     info = SampleInfo(
         np.arange(batch_size, dtype=np.uint64), np.full(batch_size, 0.1), np.full(batch_size, 10, np.int64)
     )
-    return Batch(steps(batch_size, seed, reward), info)
+    return Batch(steps(batch_size, seed, reward), no_state(batch_size), info)
+
+
+def no_state(batch_size: int) -> np.ndarray:
+    return np.zeros((batch_size, 0), np.float32)
 
 
 def shares(tree: Any, num_devices: int) -> Any:
     """[B, ...] to [D, B/D, ...]."""
-    return jax.tree_util.tree_map(lambda x: x.reshape(num_devices, -1, *x.shape[1:]), tree)
+    return jax.tree_util.tree_map(lambda x: x.reshape(num_devices, len(x) // num_devices, *x.shape[1:]), tree)
 
 
 def replicated(tree: Any, num_devices: int = 1) -> Any:

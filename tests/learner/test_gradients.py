@@ -15,7 +15,7 @@ from gorila_jax.learner.gradients import LearnerMetrics, UpdateOutput, check_bat
 from gorila_jax.rl import guards
 from gorila_jax.rl.td_errors import huber_loss
 from gorila_jax.types import ConfigError, LossOutput, Step
-from tests.learner.problem import expected, loss_fn, parameters, replicated, shares, steps
+from tests.learner.problem import expected, loss_fn, no_state, parameters, replicated, shares, steps
 
 BATCH = 8
 
@@ -26,7 +26,7 @@ def compute(config: LearnerConfig, batch: Step, weights=None, guard=None) -> Upd
     guard = guards.initial_guard_state() if guard is None else guard
     update = make_gradient_fn(loss_fn, config, jax.devices()[:1])
     online, target = replicated(parameters(0)), replicated(parameters(1))
-    return update(online, target, replicated(guard), shares(batch, 1), weights[None])
+    return update(online, target, replicated(guard), *shares((batch, no_state(BATCH), weights), 1))
 
 
 def metrics_of(output: UpdateOutput) -> LearnerMetrics:
@@ -91,13 +91,14 @@ def test_what_is_not_finite_is_flagged_and_never_taken_into_the_statistics(rewar
     ],
 )
 def test_either_of_loss_and_gradient_is_enough(losses, said):
-    def loss_fn(parameters, target, steps):
+    def loss_fn(parameters, target, steps, state):
         ones = jnp.ones(steps.reward.shape[0])
-        return LossOutput(ones * losses(parameters["w"][0, 0]), ones)
+        return LossOutput(ones * losses(parameters["w"][0, 0]), ones, ones)
 
     update = make_gradient_fn(loss_fn, LearnerConfig(batch_size=BATCH), jax.devices()[:1])
     online, guard = replicated(parameters(0)), replicated(guards.initial_guard_state())
-    output = update(online, online, guard, shares(steps(BATCH), 1), np.ones((1, BATCH), np.float32))
+    batch = shares((steps(BATCH), no_state(BATCH), np.ones(BATCH, np.float32)), 1)
+    output = update(online, online, guard, *batch)
     got = metrics_of(output)
     assert np.isfinite(got.loss) == (said != "loss")
     assert np.isfinite(got.gradient_norm) == (said != "gradient")
@@ -118,7 +119,7 @@ def test_an_outlier_is_flagged_and_taken_into_the_statistics():
 
 def test_no_gradient_reaches_the_target():
     def through_target(target):
-        output = loss_fn(parameters(0), target, steps(BATCH))
+        output = loss_fn(parameters(0), target, steps(BATCH), no_state(BATCH))
         return jnp.mean(output.losses)
 
     np.testing.assert_array_equal(jax.grad(through_target)(parameters(1))["w"], np.zeros((1, 2)))

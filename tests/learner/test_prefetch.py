@@ -10,7 +10,7 @@ from gorila_jax.config import LearnerConfig
 from gorila_jax.learner import prefetch as prefetch_module
 from gorila_jax.learner.prefetch import LATE_BATCHES, Prefetcher, StandIn, to_devices
 from gorila_jax.types import Batch, ConfigError, ReplayError, SampleInfo
-from tests.learner.problem import batch, shares, steps
+from tests.learner.problem import batch, no_state, shares, steps
 
 BATCH = 4
 DEVICES = jax.devices()[:1]
@@ -114,7 +114,7 @@ def test_importance_weights_are_of_the_global_batch_and_travel_with_it():
     probabilities = np.array([0.1, 0.4, 0.2, 0.3])
     info = SampleInfo(np.arange(BATCH), probabilities, np.full(BATCH, 5))
     settings = LearnerConfig(batch_size=BATCH, prefetch_batches=0, importance_exponent=0.5)
-    prefetcher = Prefetcher(settings, DEVICES, lambda timeout_s: Batch(steps(BATCH), info))
+    prefetcher = Prefetcher(settings, DEVICES, lambda timeout_s: Batch(steps(BATCH), no_state(BATCH), info))
     got = prefetcher.next_batch(0.0)
     np.testing.assert_allclose(got.weights, [(0.1 / probabilities) ** 0.5], rtol=1e-6)
     assert got.keys.tolist() == [0, 1, 2, 3]

@@ -12,7 +12,7 @@ from gorila_jax.config import LearnerConfig
 from gorila_jax.learner.learner import Learner
 from gorila_jax.learner.prefetch import Prefetcher
 from gorila_jax.learner.priorities import BATCHES_PER_WRITE, WAITING_BATCHES, PriorityWriter
-from gorila_jax.types import Batch, SampleInfo, Snapshot
+from gorila_jax.types import SampleInfo, Snapshot
 from tests.learner.problem import batch, expected, loss_fn, parameters, replicated, steps
 
 BATCH = 8
@@ -95,7 +95,7 @@ def sent_by_one_update(probabilities: list[float], exponent: float, reward: floa
     info = SampleInfo(np.arange(100, 100 + BATCH), np.array(probabilities), np.full(BATCH, 50))
     config = LearnerConfig(batch_size=BATCH, prefetch_batches=0, importance_exponent=exponent)
     devices, sent = jax.devices()[:1], []
-    prefetcher = Prefetcher(config, devices, lambda timeout_s: Batch(drawn.steps, info))
+    prefetcher = Prefetcher(config, devices, lambda timeout_s: drawn._replace(info=info))
     learner = Learner(
         config,
         loss_fn,

@@ -18,8 +18,10 @@ MANY = ("--num_actors=2", "--num_learners=2", "--num_shards=2")
         ("--agent=dqn",),
         ("--agent=gorila", *MANY, "--replay=local"),
         ("--agent=apex", "--num_actors=2", "--num_replay_servers=2"),
+        ("--agent=drqn",),
+        ("--agent=r2d2", "--num_actors=2", "--num_replay_servers=2"),
     ],
-    ids=["dqn", "gorila", "apex"],
+    ids=["dqn", "gorila", "apex", "drqn", "r2d2"],
 )
 def test_an_agent_learns_catch(tmp_path, flags):
     code, output = run("train", "--environment=Catch-v0", *flags, "--seed=11", f"--workdir={tmp_path}")

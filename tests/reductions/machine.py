@@ -8,7 +8,6 @@ import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from gorila_jax.actor.accumulator import TransitionAccumulator
 from gorila_jax.agents import find_recipe
 from gorila_jax.config import Config
 from gorila_jax.environments import environment_spec, make_environment
@@ -25,13 +24,25 @@ NUM_UPDATES = 60
 
 OVERRIDES = {
     "env.frame_stack": 2,
-    "replay.learning_starts_transitions": 32,
+    "replay.learning_starts_steps": 32,
     "replay.samples_per_insert": 0.0,
     "learner.batch_size": 16,
     "learner.outlier_deviations": 0.0,
     "learner.prefetch_batches": 0,
     "parameter_server.learning_rate": 1e-3,
     "parameter_server.target_period_updates": 7,
+}
+
+
+TRANSITIONS = {  # sequences of one step, of an agent that remembers nothing
+    "network.core": "none",
+    "network.core_units": 512,
+    "network.last_action_and_reward": False,
+    "sequence.length_steps": 1,
+    "sequence.overlap_steps": 0,
+    "sequence.burn_in_steps": 0,
+    "learner.rescaling_epsilon": 0.0,
+    "learner.n_steps": 1,
 }
 
 
@@ -45,15 +56,13 @@ def draw_batches(config: Config, num_batches: int = NUM_UPDATES) -> list[Batch]:
     replay = MemoryReplay(table_spec(config, recipe, spec), 1, seed=5)
     environment = make_environment(config.environment, config.env, seed=5)
     size = environment.num_environments
-    accumulator = TransitionAccumulator(
-        replay.writer(0, size), size, config.env.frame_stack, config.learner.n_steps
-    )
+    accumulator = recipe.accumulator(config, replay.writer(0, size))
     random = np.random.default_rng(5)
-    values = np.zeros(size, np.float32)
-    accumulator.observe(np.zeros(size, np.int32), values, environment.reset(), values)
+    values, state = np.zeros(size, np.float32), np.zeros((size, 0), np.float32)
+    accumulator.observe(np.zeros(size, np.int32), values, environment.reset(), values, state)
     for _ in range(100):
         actions = random.integers(0, spec.num_actions, size, dtype=np.int32)
-        accumulator.observe(actions, values, environment.step(actions), values)
+        accumulator.observe(actions, values, environment.step(actions), values, state)
     sampler = replay.sampler(0, config.learner.batch_size)
     batches = [sampler.sample(0.0) for _ in range(num_batches)]
     assert all(batch is not None for batch in batches)

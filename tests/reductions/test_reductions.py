@@ -13,8 +13,17 @@ import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
+from gorila_jax.config import fields, get, override
+from gorila_jax.evaluation.saved_run import load_run
 from gorila_jax.runtime.train import train
-from tests.reductions.machine import NUM_UPDATES, config_of, draw_batches, initial_parameters, train_on
+from tests.reductions.machine import (
+    NUM_UPDATES,
+    TRANSITIONS,
+    config_of,
+    draw_batches,
+    initial_parameters,
+    train_on,
+)
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +164,35 @@ def test_what_surprised_is_drawn_more_often_and_weighs_less():
     unweighted = config_of("apex", **UNDONE | {"learner.importance_exponent": 0.0})
     assert_different(train_on(configs[1], prioritized), train_on(unweighted, prioritized))
     assert np.array_equal(train_on(configs[0], uniform), train_on(unweighted, uniform))
+
+
+def same_of_sequences(**overrides):
+    """Ape-X of one step, and R2D2 whose sequences have one step and whose state is empty."""
+    apex = config_of("apex", **{"learner.n_steps": 1} | overrides)
+    r2d2 = config_of("r2d2", **TRANSITIONS | overrides | {"learner.importance_exponent": 0.4})
+    differing = {path for path in fields() if get(apex, path) != get(r2d2, path)} - {"agent"}
+    return apex, override(r2d2, {path: get(apex, path) for path in differing - set(SEQUENCE_LOSS)})
+
+
+SEQUENCE_LOSS = ("sequence.start_state", "sequence.priority_eta")
+
+
+def test_r2d2_of_one_step_without_memory_is_apex_of_one_step():
+    apex, r2d2 = same_of_sequences()
+    batches, sequences = draw_batches(apex), draw_batches(r2d2)
+    for one, other in zip(batches, sequences, strict=True):
+        np.testing.assert_array_equal(one.info.keys, other.info.keys)
+        np.testing.assert_array_equal(one.steps.observation, other.steps.observation)
+    assert_same(train_on(r2d2, sequences), train_on(apex, batches))
+
+
+def test_r2d2_in_lockstep_of_one_step_without_memory_is_apex_in_lockstep(tmp_path):
+    """The whole machine: actors, their first priorities, replay and the priorities that learning gives."""
+    common = {"run.lockstep": True, "run.total_frames": 1_500, "env.num_environments": 8}
+    runs = [train(config, tmp_path / config.agent) for config in same_of_sequences(**common)]
+    assert runs[0].updates == runs[1].updates > 50
+    apex, r2d2 = (np.asarray(ravel_pytree(load_run(run.workdir).parameters)[0], np.float64) for run in runs)
+    assert np.abs(apex - r2d2).max() < 1e-4 * np.abs(apex).max()
 
 
 def test_apex_in_lockstep_is_gorila_in_lockstep(tmp_path):

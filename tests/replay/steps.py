@@ -8,9 +8,13 @@ from gorila_jax.replay import TableSpec, step_signature
 from gorila_jax.types import EnvironmentSpec, Step
 
 
-def table(shape=(3,), window=2, capacity=100, min_items=1, per_insert=0.0, buffer=0.0, exponent=0.0):
+def table(
+    shape=(3,), window=2, capacity=100, min_items=1, per_insert=0.0, buffer=0.0, exponent=0.0, state_size=0
+):
     spec = EnvironmentSpec("counter", shape, np.dtype(np.uint8), 4, 1, {})
-    return TableSpec(step_signature(spec), window, capacity, min_items, per_insert, buffer, exponent)
+    return TableSpec(
+        step_signature(spec), window, capacity, min_items, per_insert, buffer, exponent, state_size
+    )
 
 
 def step(number, shape=(3,)):

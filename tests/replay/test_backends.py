@@ -24,7 +24,7 @@ def test_a_batch_has_the_shapes_and_dtypes_of_the_signature(open_replay):
     replay = open_replay(table((4, 2), window=3))
     writer = replay.writer(0, 1)
     write(writer, range(5), window=3, shape=(4, 2))
-    steps, info = replay.sampler(0, 6).sample(10.0)
+    steps, state, info = replay.sampler(0, 6).sample(10.0)
     assert [(x.shape, x.dtype.name) for x in steps] == [
         ((6, 3, 4, 2), "uint8"),
         ((6, 3), "int32"),
@@ -33,6 +33,7 @@ def test_a_batch_has_the_shapes_and_dtypes_of_the_signature(open_replay):
         ((6, 3), "bool"),
     ]
     assert [(x.shape, x.dtype.name) for x in info] == [((6,), "uint64"), ((6,), "float64"), ((6,), "int64")]
+    assert (state.shape, state.dtype.name) == ((6, 0), "float32")
     assert (info.table_sizes == 3).all()
     assert writer.inserted_items == 3
 
@@ -50,6 +51,58 @@ def test_an_item_is_the_last_rows_of_its_stream(open_replay):
     for name in Step._fields:
         expected = [[getattr(step(number), name) for number in row] for row in steps.action]
         np.testing.assert_array_equal(getattr(steps, name), expected)
+
+
+def write_with_states(writer, streams, numbers):
+    """A row for every number, and an item of the last two with the state [number, stream, -number]."""
+    for number in numbers:
+        for stream in range(streams):
+            writer.append(stream, step(number))
+            if number:
+                writer.insert(stream, 1.0, np.array([number, stream, -number], np.float32))
+        assert writer.ready(10.0)
+
+
+def check_states(batch):
+    assert batch.state.shape == (len(batch.info.keys), 3)
+    np.testing.assert_array_equal(batch.state[:, 0], batch.steps.action[:, -1])
+    np.testing.assert_array_equal(batch.state[:, 2], -batch.state[:, 0])
+
+
+def test_a_state_stays_with_its_item(open_replay):
+    streams = 40  # more than share a writer of Reverb's
+    replay = open_replay(table(capacity=1_000, state_size=3))
+    write_with_states(replay.writer(0, streams), streams, range(30))
+    sampler = replay.sampler(0, 32)
+    batches = [sampler.sample(10.0) for _ in range(10)]
+    for batch in batches:
+        check_states(batch)
+    seen = {(number, stream) for batch in batches for number, stream in batch.state[:, :2].tolist()}
+    assert len(seen) > 200
+
+
+def test_states_are_saved_and_restored_with_their_items(open_replay, tmp_path):
+    replay = open_replay(table(state_size=3))
+    write_with_states(replay.writer(0, 2), 2, range(20))
+    replay.save(str(tmp_path / "saved"))
+    other = open_replay(table(state_size=3))
+    other.restore(str(tmp_path / "saved"))
+    check_states(other.sampler(0, 32).sample(10.0))
+    stateless = open_replay(table())
+    with pytest.raises(ReplayError, match="state_size"):
+        stateless.restore(str(tmp_path / "saved"))
+
+
+@pytest.mark.parametrize(
+    "state", [np.zeros(2, np.float32), np.zeros((1, 3), np.float32), np.zeros(3), np.zeros(0, np.float32)]
+)
+def test_a_state_of_another_size_or_type_is_refused(open_replay, state):
+    writer = open_replay(table(state_size=3)).writer(0, 1)
+    for number in range(2):
+        writer.append(0, step(number))
+    with pytest.raises(ReplayError, match=r"float32 \(3,\)"):
+        writer.insert(0, 1.0, state)
+    assert writer.inserted_items == 0
 
 
 def test_many_short_episodes_beside_a_long_one(open_replay):
@@ -343,23 +396,27 @@ def test_closing_wakes_a_waiting_sampler(open_replay):
         sampler.sample(0.0)
 
 
-def test_memory_stays_flat_once_a_table_is_full(backend, open_replay):
-    shape, capacity = (256, 256), 500
-    spec = table(shape=shape, window=5, capacity=capacity)
+@pytest.mark.parametrize(("stride", "capacity"), [(1, 500), (4, 150)])
+def test_memory_stays_flat_once_a_table_is_full(backend, open_replay, stride, capacity):
+    shape, window, state_size = (256, 256), 5, 64
+    spec = table(shape=shape, window=window, capacity=capacity, state_size=state_size)
     replay = open_replay(spec)
     writer = replay.writer(0, 1)
     random = np.random.default_rng(0)
-    for _ in range(5):
+    for _ in range(window):
         writer.append(0, step(0, shape))
     used = []
     for _ in range(4):
         used.append(_resident_bytes())
-        for _ in range(capacity):
+        for row in range(stride * capacity):
             observation = random.integers(0, 255, shape, np.uint8)  # noise does not compress
             writer.append(0, step(0, shape)._replace(observation=observation))
-            writer.insert(0, 1.0)
-            assert writer.ready(10.0)
-    estimate = estimate_bytes(spec.signature, 5, capacity, backend=backend)
+            if row % stride == 0:
+                writer.insert(0, 1.0, random.random(state_size, np.float32))
+                assert writer.ready(10.0)
+    estimate = estimate_bytes(
+        spec.signature, window, capacity, backend=backend, stride_steps=stride, state_size=state_size
+    )
     assert used[1] - used[0] < 1.3 * estimate
     assert used[3] - used[2] < 0.5 * estimate  # what never left would be 0.8 and more
 

@@ -66,7 +66,7 @@ def test_a_row_is_stored_once_and_freed_with_its_last_item():
     alive = [number for number, reference in enumerate(stored) if reference() is not None]
     assert alive == list(range(100 - capacity - window + 1, 100))
     items = replay._tables[0]._items
-    assert len({id(row) for item in items for row in item}) == capacity + window - 1
+    assert len({id(row) for item in items for row in item.rows}) == capacity + window - 1
 
 
 def test_of_equal_keys_the_last_priority_holds():

@@ -170,7 +170,8 @@ class Part:
 
 def batch_of(number):
     steps = Step(*(np.array([[value]]) for value in step(number)))
-    return Batch(steps, SampleInfo(np.array([7], np.uint64), np.array([0.5]), np.array([10 + number])))
+    state = np.full((1, 2), number, np.float32)
+    return Batch(steps, state, SampleInfo(np.array([7], np.uint64), np.array([0.5]), np.array([10 + number])))
 
 
 def test_all_tables_draw_before_any_is_waited_for():
@@ -192,6 +193,7 @@ def test_all_tables_draw_before_any_is_waited_for():
     batch = sampler.sample(5.0)
     assert {name for name, _ in log} == {"first"}
     assert batch.steps.action.tolist() == [[1], [2]]
+    assert batch.state.tolist() == [[1, 1], [2, 2]]
     assert batch.info.keys.tolist() == [(0, 7), (1, 7)]
     assert batch.info.probabilities.tolist() == [0.25, 0.25]
     assert batch.info.table_sizes.tolist() == [23, 23]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gorila_jax.rl.td_errors import q_learning
-from gorila_jax.rl.windows import transitions, window_steps
+from gorila_jax.rl.windows import transition_layout, transitions
 from gorila_jax.types import Step
 
 GAMMA = 0.9
@@ -144,6 +144,6 @@ def test_vector_observations_and_any_batch():
 
 def test_a_window_without_a_step_is_refused():
     items = episode_items([1.0, 2.0], frame_stack=2, n_steps=1, last_discount=0.0)
-    assert items.reward.shape[1] == window_steps(2, 1) == 3
+    assert items.reward.shape[1] == transition_layout(2, 1).window_steps == 3
     with pytest.raises(ValueError, match="3 rows"):
         transitions(items, 3)

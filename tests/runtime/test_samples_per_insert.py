@@ -74,7 +74,7 @@ def test_neither_side_waits_for_ever_with_the_smallest_buffer(samples_per_insert
         **{
             "learner.batch_size": 32,
             "learner.prefetch_batches": prefetch_batches,
-            "replay.learning_starts_transitions": 32,
+            "replay.learning_starts_steps": 32,
             "replay.samples_per_insert": samples_per_insert,
             "replay.error_buffer_samples": math.ceil(smallest_error_buffer(samples_per_insert, 32)),
             "run.lockstep": False,
@@ -100,8 +100,8 @@ def test_tables_of_a_global_replay_share_its_settings():
             "actor.num_actors": 3,
             "learner.batch_size": 9,
             "replay.num_servers": 3,
-            "replay.capacity_transitions": 900,
-            "replay.learning_starts_transitions": 100,
+            "replay.capacity_steps": 900,
+            "replay.learning_starts_steps": 100,
             "replay.error_buffer_samples": 90,
             "replay.samples_per_insert": 2.0,
         }

@@ -25,7 +25,7 @@ SETTINGS = {
     "parameter_server.num_shards": 2,
     "parameter_server.target_period_updates": 7,
     "replay.samples_per_insert": 4.0,
-    "replay.learning_starts_transitions": 100,
+    "replay.learning_starts_steps": 100,
     "run.log_period_seconds": 0.0,
     "checkpoint.period_seconds": 1e9,
 }

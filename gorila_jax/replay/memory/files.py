@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,8 +12,14 @@ from gorila_jax.replay.signature import Signature
 from gorila_jax.types import Step
 
 
-def save_items(directory: pathlib.Path, signature: Signature, items: Sequence[tuple[Step, ...]]) -> None:
-    """Writes `<field>.npy` [rows, ...] and `items.npy` [items, W] int64, the numbers of each item's rows.
+class Item(NamedTuple):
+    rows: tuple[Step, ...]  # W of them, shared with other items
+    state: np.ndarray  # [K] float32
+
+
+def save_items(directory: pathlib.Path, signature: Signature, state_size: int, items: Sequence[Item]) -> None:
+    """Writes `<field>.npy` [rows, ...], `items.npy` [items, W] int64, the numbers of each item's rows, and
+    `states.npy` [items, K].
 
     Written through a memory map, so saving does not need the replay's memory a second time.
     """
@@ -20,12 +27,14 @@ def save_items(directory: pathlib.Path, signature: Signature, items: Sequence[tu
     places: dict[int, int] = {}  # id of a row to its number
     rows: list[Step] = []
     for item in items:
-        for row in item:
+        for row in item.rows:
             if places.setdefault(id(row), len(rows)) == len(rows):
                 rows.append(row)
-    window = len(items[0]) if items else 0
-    numbers = np.array([[places[id(row)] for row in item] for item in items], np.int64)
+    window = len(items[0].rows) if items else 0
+    numbers = np.array([[places[id(row)] for row in item.rows] for item in items], np.int64)
     np.save(directory / "items.npy", numbers.reshape(len(items), window))
+    states = np.array([item.state for item in items], np.float32)
+    np.save(directory / "states.npy", states.reshape(len(items), state_size))
     for name, field in zip(signature._fields, signature, strict=True):
         path = directory / f"{name}.npy"
         if not rows:  # an empty file cannot be mapped
@@ -37,11 +46,15 @@ def save_items(directory: pathlib.Path, signature: Signature, items: Sequence[tu
         column.flush()
 
 
-def load_items(directory: pathlib.Path, signature: Signature) -> list[tuple[Step, ...]]:
+def load_items(directory: pathlib.Path, signature: Signature) -> list[Item]:
     """What `save_items` wrote. Items share their rows again, and no row keeps another one's memory alive."""
     columns = [
         np.load(directory / f"{name}.npy", mmap_mode="r" if field.shape else None)
         for name, field in zip(signature._fields, signature, strict=True)
     ]
     rows = [Step(*(np.array(column[number])[()] for column in columns)) for number in range(len(columns[0]))]
-    return [tuple(rows[number] for number in item) for item in np.load(directory / "items.npy")]
+    numbers, states = np.load(directory / "items.npy"), np.load(directory / "states.npy")
+    return [
+        Item(tuple(rows[number] for number in numbers_of_item), state.copy())
+        for numbers_of_item, state in zip(numbers, states, strict=True)
+    ]

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from gorila_jax.replay.memory import files
+from gorila_jax.replay.memory.files import Item
 from gorila_jax.replay.memory.sum_tree import SumTree
 from gorila_jax.replay.signature import check_step
 from gorila_jax.replay.table import (
@@ -22,11 +23,12 @@ from gorila_jax.replay.table import (
     appears_whole,
     check_priorities,
     check_priority,
+    check_state,
     check_table,
     read_settings,
     write_settings,
 )
-from gorila_jax.types import Batch, ReplayError, SampleInfo, Step, TableStatus
+from gorila_jax.types import NO_STATE, Batch, ReplayError, SampleInfo, Step, TableStatus
 
 _BACKEND = "memory"
 
@@ -95,15 +97,16 @@ class MemoryWriter:
         # Copied, because actors and environments reuse their buffers. Scalars become NumPy scalars.
         self._streams[stream].append(Step(*(np.array(value)[()] for value in step)))
 
-    def insert(self, stream: int, priority: float) -> None:
+    def insert(self, stream: int, priority: float, state: np.ndarray = NO_STATE) -> None:
         check_priority(priority)
+        check_state(self._table.spec, state)
         rows = self._streams[stream]
         if len(rows) < self._table.spec.window_steps:
             raise ReplayError(
                 f"an item needs {self._table.spec.window_steps} rows, but stream {stream} has {len(rows)} "
                 "since its episode began"
             )
-        self._table.insert(tuple(rows), float(priority), self)
+        self._table.insert(Item(tuple(rows), state.copy() if state.size else NO_STATE), float(priority), self)
         self.inserted_items += 1
 
     def end_episode(self, stream: int) -> None:
@@ -129,14 +132,14 @@ class MemorySampler:
             return None
         items, info = drawn
         # Stacked outside the lock: rows never change, and the items hold them.
-        rows = [row for item in items for row in item]
+        rows = [row for item in items for row in item.rows]
         leading = (self._batch_size, self._table.spec.window_steps)
         columns = zip(*rows, strict=True)
         steps = [
             np.array(column, field.dtype).reshape(leading + field.shape)
             for column, field in zip(columns, self._table.spec.signature, strict=True)
         ]
-        return Batch(Step(*steps), info)
+        return Batch(Step(*steps), np.array([item.state for item in items]), info)
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
         return self._table.update_priorities(*check_priorities(keys, priorities))
@@ -154,10 +157,10 @@ class _Table:
         self._closed = False
         self._inserted = 0
         self._sampled = 0
-        self._items: list[tuple[Step, ...]] = []
+        self._items: list[Item] = []
         self._priorities = np.zeros(spec.capacity_items, np.float64)
         self._weights = SumTree(spec.capacity_items) if spec.proportional else None
-        self._waiting: collections.deque[tuple[tuple[Step, ...], float, MemoryWriter]] = collections.deque()
+        self._waiting: collections.deque[tuple[Item, float, MemoryWriter]] = collections.deque()
 
     def status(self) -> TableStatus:
         limiter = self.spec.limiter
@@ -173,12 +176,12 @@ class _Table:
                 can_sample=limiter.can_sample(1, size, self._inserted, self._sampled),
             )
 
-    def insert(self, rows: tuple[Step, ...], priority: float, writer: MemoryWriter) -> None:
+    def insert(self, item: Item, priority: float, writer: MemoryWriter) -> None:
         """Queues an item and admits what the limiter allows, in the order of arrival."""
         with self._changed:
             self._check_open()
             writer.waiting_items += 1
-            self._waiting.append((rows, priority, writer))
+            self._waiting.append((item, priority, writer))
             self._admit()
 
     def wait_until_admitted(self, writer: MemoryWriter, timeout_s: float) -> bool:
@@ -187,7 +190,7 @@ class _Table:
             self._check_open()
             return writer.waiting_items == 0
 
-    def draw(self, count: int, timeout_s: float) -> tuple[list[tuple[Step, ...]], SampleInfo] | None:
+    def draw(self, count: int, timeout_s: float) -> tuple[list[Item], SampleInfo] | None:
         """`count` items, drawn independently with replacement, or None when the limiter held them back."""
         limiter = self.spec.limiter
         with self._changed:
@@ -233,7 +236,7 @@ class _Table:
                 "sampled": self._sampled,
                 "random": self._random.bit_generator.state,
             }
-        files.save_items(directory, self.spec.signature, items)
+        files.save_items(directory, self.spec.signature, self.spec.state_size, items)
         np.save(directory / "priorities.npy", priorities)
         (directory / "state.json").write_text(json.dumps(state))
 
@@ -260,13 +263,13 @@ class _Table:
         """Moves waiting items into the ring while the limiter allows it. The lock is held."""
         limiter = self.spec.limiter
         while self._waiting and limiter.can_insert(len(self._items), self._inserted, self._sampled):
-            rows, priority, writer = self._waiting.popleft()
+            item, priority, writer = self._waiting.popleft()
             writer.waiting_items -= 1
             slot = self._inserted % self.spec.capacity_items
             if slot == len(self._items):
-                self._items.append(rows)
+                self._items.append(item)
             else:
-                self._items[slot] = rows
+                self._items[slot] = item
             self._priorities[slot] = priority
             if self._weights is not None:
                 self._weights.set_one(slot, priority**self.spec.priority_exponent)

@@ -169,7 +169,9 @@ class ReverbSampler:
             batch.info.table_size.astype(np.int64, copy=False),
         )
         self._remember(info)
-        return Batch(self._packing.unpack(batch.data[0]), info)
+        rows, *states = batch.data
+        state = states[0][:, 0] if states else np.zeros((self._batch_size, 0), np.float32)
+        return Batch(self._packing.unpack(rows), state, info)
 
     def _open(self) -> Any:
         signature = item_signature(self._table)

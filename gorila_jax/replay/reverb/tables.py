@@ -46,9 +46,12 @@ def check_servers(num_tables: int, num_servers: int, index: int = 0) -> None:
 
 
 def item_signature(table: TableSpec) -> tuple[Any, ...]:
-    """The `tf.TensorSpec` [W, row bytes] of the one column of an item."""
+    """The `tf.TensorSpec` of an item's columns: its rows [W, row bytes] and, if any, its state [1, K]."""
     packing = Packing(table.signature)
-    return (tf.TensorSpec((table.window_steps, packing.row_bytes), tf.uint8, packing.layout),)
+    rows = tf.TensorSpec((table.window_steps, packing.row_bytes), tf.uint8, packing.layout)
+    if not table.state_size:
+        return (rows,)
+    return rows, tf.TensorSpec((1, table.state_size), tf.float32, "state")
 
 
 def make_table(table: TableSpec, name: TableName) -> Any:

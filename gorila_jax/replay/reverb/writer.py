@@ -8,13 +8,14 @@ import time
 from typing import Any, NamedTuple
 
 import numpy as np
+from reverb import pybind
 from reverb.errors import DeadlineExceededError
 
 from gorila_jax.replay.reverb.connection import Connection
 from gorila_jax.replay.reverb.packing import Packing
 from gorila_jax.replay.signature import check_step
-from gorila_jax.replay.table import TableSpec, check_priority
-from gorila_jax.types import ReplayError, Step
+from gorila_jax.replay.table import TableSpec, check_priority, check_state
+from gorila_jax.types import NO_STATE, ReplayError, Step
 
 _CLOSE_TIMEOUT_S = 2.0
 _STREAMS_PER_CHANNEL = 32  # what an item costs Reverb's writer grows with the rows that it keeps
@@ -26,7 +27,7 @@ class ReverbWriter:
     Up to 32 streams share one Reverb writer, their rows interleaved: one connection and one thread instead of
     one for each environment. An item names its rows one by one, so a cut between episodes needs nothing from
     Reverb. Every row is a chunk of its own: an item goes out at once, a row is stored once (or again, with a
-    window that has fallen out), and a sample moves no rows but its own.
+    window that has fallen out), and a sample moves no rows but its own. So is every recurrent state.
     """
 
     def __init__(self, connection: Connection, table: TableSpec, number: int, num_streams: int):
@@ -41,7 +42,7 @@ class ReverbWriter:
             collections.deque(maxlen=table.window_steps) for _ in range(num_streams)
         ]
         self._channels = [
-            _Channel(connection.client, table.window_steps, min(_STREAMS_PER_CHANNEL, num_streams - first))
+            _Channel(connection.client, table, min(_STREAMS_PER_CHANNEL, num_streams - first))
             for first in range(0, num_streams, _STREAMS_PER_CHANNEL)
         ]
 
@@ -52,9 +53,10 @@ class ReverbWriter:
         row = self._packing.pack(step).copy()
         self._windows[stream].append(_Row(channel.append(row), row))
 
-    def insert(self, stream: int, priority: float) -> None:
+    def insert(self, stream: int, priority: float, state: np.ndarray = NO_STATE) -> None:
         self._check_open()
         check_priority(priority)
+        check_state(self._table, state)
         rows, window = self._windows[stream], self._table.window_steps
         if len(rows) < window:
             raise ReplayError(
@@ -62,10 +64,10 @@ class ReverbWriter:
             )
         channel = self._channels[stream // _STREAMS_PER_CHANNEL]
         try:
-            if rows[0].number < channel.num_rows - channel.kept_rows:
+            if rows[0].reference.expired:
                 # Others have ended episode after episode, and Reverb has let go of rows of this window.
                 rows.extend([_Row(channel.append(row.packed), row.packed) for row in rows])
-            channel.insert(self._table_name, priority, [row.number for row in rows])
+            channel.insert(self._table_name, priority, [row.reference for row in rows], state)
         except (RuntimeError, ValueError) as error:
             raise self._failed(error) from error
         self.inserted_items += 1
@@ -109,34 +111,39 @@ class ReverbWriter:
 
 
 class _Row(NamedTuple):
-    number: int  # among all rows of its channel
+    reference: Any  # Reverb's, which expires when Reverb lets go of the row
     packed: np.ndarray
 
 
 class _Channel:
-    """One Reverb writer and the numbers of its rows."""
+    """One Reverb writer, by its compiled half.
 
-    def __init__(self, client: Any, window: int, num_streams: int):
+    The Python around that looks for the columns of every row in a nested structure, and keeps a history of
+    them, which takes longer than everything else that is done with a row.
+    """
+
+    def __init__(self, client: Any, table: TableSpec, num_streams: int):
         # Enough that while a window goes on each of the others may end one episode and begin the next, with
         # padding and a first stack. Beyond that, windows are sent again.
-        self.kept_rows = 2 * (window + 1) * num_streams
-        self.num_rows = 0  # appended so far
+        kept_rows = 2 * (table.window_steps + 1) * num_streams
         # Rows are checked against the same signature before they come here.
-        self.writer = client.trajectory_writer(self.kept_rows, validate_items=False)
-        self.writer.configure((0,), num_keep_alive_refs=self.kept_rows, max_chunk_length=1)
-        self._history: Any = None  # Reverb's references to the rows; there from the first one on
+        self.writer = client.trajectory_writer(kept_rows, validate_items=False)
+        self._compiled = self.writer._writer
+        self._num_columns = 2 if table.state_size else 1  # rows and states
+        for column in range(self._num_columns):
+            options = pybind.ConstantChunkerOptions(max_chunk_length=1, num_keep_alive_refs=kept_rows)
+            self._compiled.ConfigureChunker(column, options)
         self._unconfirmed = False  # whether an item may not have entered the table yet
 
-    def append(self, row: Any) -> int:
-        """Adds the bytes of one row, which Reverb copies; its number."""
-        self.writer.append((row,))
-        if self._history is None:
-            (self._history,) = self.writer.history
-        self.num_rows += 1
-        return self.num_rows - 1
+    def append(self, row: np.ndarray) -> Any:
+        """Adds the bytes of one row, which Reverb copies; a reference to it."""
+        return self._compiled.Append([row, None][: self._num_columns])[0]
 
-    def insert(self, table_name: str, priority: float, rows: list[int]) -> None:
-        self.writer.create_item(table_name, priority, (self._history[rows],))
+    def insert(self, table_name: str, priority: float, rows: list[Any], state: np.ndarray) -> None:
+        columns = [rows]
+        if self._num_columns == 2:
+            columns.append([self._compiled.Append([None, state])[1]])
+        self._compiled.CreateItem(table_name, priority, columns, [False] * len(columns))
         self._unconfirmed = True
 
     def flush(self, timeout_ms: int) -> None:

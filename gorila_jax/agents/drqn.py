@@ -1,0 +1,155 @@
+"""DRQN (Hausknecht & Stone 2015): DQN with an LSTM, learned from sub-sequences. R2D2 starts from here."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from gorila_jax.actor.accumulator import Accumulator
+from gorila_jax.actor.sequences import SequenceAccumulator
+from gorila_jax.agents import dqn
+from gorila_jax.agents.dqn import OURS
+from gorila_jax.agents.recipe import LossFn, Preset, Setting
+from gorila_jax.config import Config
+from gorila_jax.rl.priorities import sequence_priorities
+from gorila_jax.rl.rescaling import rescaling
+from gorila_jax.rl.returns import clip_rewards
+from gorila_jax.rl.sequences import sequence_td_errors, sequences
+from gorila_jax.rl.td_errors import huber_loss, values_of_actions
+from gorila_jax.rl.windows import Layout
+from gorila_jax.types import ConfigError, LossOutput, Network, Parameters, ReplayWriter, Step
+
+
+def layout(config: Config) -> Layout:
+    """Of sequences; without a recurrent core no state goes with them."""
+    sequence = config.sequence
+    return Layout(
+        frame_stack=config.env.frame_stack,
+        burn_in_steps=sequence.burn_in_steps,
+        length_steps=sequence.length_steps,
+        stride_steps=sequence.length_steps - sequence.overlap_steps,
+        n_steps=config.learner.n_steps,
+        stores_state=sequence.start_state == "stored",
+    )
+
+
+def accumulator(config: Config, writer: ReplayWriter) -> Accumulator:
+    learner = config.learner
+    return SequenceAccumulator(
+        writer,
+        config.env.num_environments,
+        layout(config),
+        max_abs_reward=learner.max_abs_reward,
+        rescaling=rescaling(learner.rescaling_epsilon),
+        priority_eta=config.sequence.priority_eta,
+    )
+
+
+def loss(config: Config, network: Network) -> LossFn:
+    """y = h(R + D h^-1(v)) at every trained step of a sequence, with v = max_a Q(s', a; target).
+
+    Online and target network are each unrolled from the sequence's start state, without gradient through
+    burn-in. With `double_q`, v is the target's value of the action that the online network prefers. A
+    sequence's loss is the sum over its real steps divided by its length. (R2D2, Kapturowski et al. 2019,
+    section 2.3; DRQN, Hausknecht & Stone 2015, section 4.2: h is the identity, and there is no burn-in.)
+    """
+    learner, sequence = config.learner, config.sequence
+    its_layout = layout(config)
+    pair = rescaling(learner.rescaling_epsilon)
+
+    def sequence_loss(
+        parameters: Parameters, target_parameters: Parameters, steps: Step, state: jax.Array
+    ) -> LossOutput:
+        batch = sequences(steps, its_layout)
+        size = len(steps.reward)
+
+        def unroll(parameters: Parameters) -> jax.Array:
+            """Q values [T + n, B, A] of the trained part."""
+            start = state if its_layout.stores_state else network.initial_state(parameters, size)
+            if its_layout.burn_in_steps:
+                _, start = network.unroll(parameters, batch.burn_in, start)
+            values, _ = network.unroll(parameters, batch.trained, jax.lax.stop_gradient(start))
+            return values
+
+        q, q_target = unroll(parameters), unroll(target_parameters)
+        v_t = values_of_actions(q_target, jnp.argmax(q if learner.double_q else q_target, axis=-1))
+        td_errors = sequence_td_errors(
+            q_tm1=values_of_actions(q[: sequence.length_steps], batch.a_tm1),
+            r_t=clip_rewards(batch.r_t, learner.max_abs_reward),
+            discount_t=batch.discount_t,
+            valid_t=batch.valid_t,
+            v_t=jax.lax.stop_gradient(v_t),
+            rescaling=pair,
+        )
+        valid = batch.valid_t[: sequence.length_steps]
+        losses = jnp.sum(huber_loss(td_errors, learner.max_abs_td_error), axis=0) / sequence.length_steps
+        magnitudes = jnp.sum(abs(td_errors), axis=0) / jnp.maximum(jnp.sum(valid, axis=0), 1)
+        return LossOutput(losses, magnitudes, sequence_priorities(td_errors, valid, sequence.priority_eta))
+
+    return sequence_loss
+
+
+def check_core(config: Config) -> None:
+    """Raises ConfigError for settings of sequences that mean nothing without a recurrent core."""
+    if config.network.core == "none" and config.sequence.burn_in_steps:
+        raise ConfigError(
+            f"sequence.burn_in_steps is {config.sequence.burn_in_steps}, but network.core=none has no state "
+            "to bring up to date"
+        )
+
+
+def validate(config: Config) -> None:
+    """One actor and one learner, as DQN."""
+    dqn.check_one_of_each(config)
+    check_core(config)
+
+
+HAUSKNECHT = "Hausknecht & Stone 2015"
+UNVERIFIED = HAUSKNECHT + " (unverified)"
+
+ALGORITHM: Preset = {
+    "env.frame_stack": Setting(1, HAUSKNECHT),
+    "network.core": Setting("lstm", HAUSKNECHT),
+    "network.hidden_units": Setting((), HAUSKNECHT + ": the LSTM is in place of the dense layer"),
+    "sequence.start_state": Setting("zero", HAUSKNECHT),
+    "learner.n_steps": Setting(1, HAUSKNECHT),
+}
+
+PAPER: Preset = {
+    **dqn.PAPER,
+    **dqn.EXPLORATION["paper"],
+    **ALGORITHM,
+    "network.core_units": Setting(512, HAUSKNECHT),
+    "sequence.length_steps": Setting(10, UNVERIFIED),
+    "sequence.overlap_steps": Setting(9, HAUSKNECHT + ": a sub-sequence may begin at any step"),
+}
+
+SMALL: Preset = {
+    **dqn.SMALL,
+    **dqn.EXPLORATION["small"],
+    **ALGORITHM,
+    "network.core_units": Setting(128, OURS),
+    "sequence.length_steps": Setting(10, UNVERIFIED),
+    "sequence.overlap_steps": Setting(9, HAUSKNECHT + ": a sub-sequence may begin at any step"),
+    "learner.batch_size": Setting(16, OURS),
+}
+
+TOY: Preset = {
+    **dqn.TOY,
+    **dqn.EXPLORATION["toy"],
+    **ALGORITHM,
+    "network.core_units": Setting(64, OURS),
+    "sequence.length_steps": Setting(10, UNVERIFIED),
+    "sequence.overlap_steps": Setting(9, HAUSKNECHT + ": a sub-sequence may begin at any step"),
+    "replay.samples_per_insert": Setting(16.0, OURS),
+    "learner.batch_size": Setting(8, OURS),
+}
+
+recipe = dqn.recipe._replace(
+    name="drqn",
+    validate=validate,
+    layout=layout,
+    accumulator=accumulator,
+    loss=loss,
+    presets={"paper": PAPER, "small": SMALL, "toy": TOY},
+)

@@ -1,0 +1,234 @@
+"""The loss of the recurrent agents."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gorila_jax.agents import RECIPES
+from gorila_jax.rl.rescaling import rescaling
+from gorila_jax.runtime.configure import make_config
+from gorila_jax.types import EnvironmentSpec, Step
+
+B, ACTIONS, SHAPE = 4, 3, (2,)
+SPEC = EnvironmentSpec("Test", SHAPE, np.dtype(np.float32), ACTIONS, 1, {})
+SMALL = {
+    "env.frame_stack": 2,
+    "network.hidden_units": (8,),
+    "network.core_units": 5,
+    "sequence.length_steps": 4,
+    "sequence.overlap_steps": 2,
+    "sequence.burn_in_steps": 3,
+    "learner.n_steps": 2,
+}
+
+
+class Case:
+    """One agent's loss and a batch for it: whole sequences unless told how many rows are real."""
+
+    def __init__(self, agent="r2d2", **overrides):
+        self.config = make_config(agent, "Catch-v0", overrides=SMALL | overrides)
+        recipe = RECIPES[agent]
+        self.layout = recipe.layout(self.config)
+        self.network = recipe.network(self.config, SPEC)
+        self.loss = jax.jit(recipe.loss(self.config, self.network))
+        self.parameters, self.target = (self.network.init(jax.random.PRNGKey(seed)) for seed in (0, 1))
+        units = self.config.network.core_units if self.config.network.core == "lstm" else 0
+        self.state = jax.random.normal(jax.random.PRNGKey(2), (B, 2 * units))
+
+    def steps(self, seed=0, before=0, behind=0) -> Step:
+        """Rows [B, W], of which so many come before an episode's first step and behind its last one."""
+        random, window = np.random.default_rng(seed), self.layout.window_steps
+        valid = np.ones((B, window), bool)
+        valid[:, :before] = False
+        valid[:, window - behind :] = False
+        observation = random.normal(size=(B, window, *SHAPE)).astype(np.float32)
+        if before:
+            observation[:, :before] = observation[:, before - 1 : before]
+        return Step(
+            observation=observation,
+            action=np.where(valid, random.integers(ACTIONS, size=(B, window)), 0).astype(np.int32),
+            reward=np.where(valid, random.normal(size=(B, window)), 0).astype(np.float32),
+            discount=np.where(valid, 0.9, 1).astype(np.float32),
+            valid=valid,
+        )
+
+    def __call__(self, steps, parameters=None, state=None):
+        state = self.state if state is None else state
+        return self.loss(self.parameters if parameters is None else parameters, self.target, steps, state)
+
+    def gradient(self, steps, with_respect_to=0):
+        arguments = [self.parameters, self.target, steps, self.state]
+
+        def total(argument):
+            arguments[with_respect_to] = argument
+            return jnp.sum(self.loss(*arguments).losses)
+
+        return jax.grad(total)(arguments[with_respect_to])
+
+
+def leaves(tree):
+    return jax.tree_util.tree_leaves(tree)
+
+
+def test_losses_and_priorities_step_by_step():
+    """Unrolled by hand, one network call per observation, from burn-in to the last bootstrap."""
+    case = Case()
+    steps, config = case.steps(), case.config
+    pair = rescaling(config.learner.rescaling_epsilon)
+    stack, burn_in = config.env.frame_stack, config.sequence.burn_in_steps
+    length, n = config.sequence.length_steps, config.learner.n_steps
+    for b in range(B):
+        values = {}
+        for name, parameters in (("online", case.parameters), ("target", case.target)):
+            state, values[name] = case.state[b : b + 1], []
+            for row in range(stack - 1, case.layout.window_steps):
+                frames = steps.observation[b, row - stack + 1 : row + 1]
+                features = jnp.asarray(frames).reshape(1, -1)
+                last = jax.nn.one_hot(steps.action[b, row], ACTIONS)
+                seen = jnp.concatenate([features, last[None], steps.reward[b, row].reshape(1, 1)], axis=-1)
+                q, state = by_hand(parameters, seen, state)
+                values[name].append(np.asarray(q)[0])
+        errors = []
+        for t in range(burn_in, burn_in + length):
+            row = stack + t  # of the step taken at observation t
+            best = int(np.argmax(values["online"][t + n]))
+            target = float(pair.invert(values["target"][t + n][best]))
+            for k in reversed(range(n)):
+                target = steps.reward[b, row + k] + steps.discount[b, row + k] * target
+            errors.append(float(pair.apply(target)) - values["online"][t][steps.action[b, row]])
+        output = case(steps)
+        assert output.losses[b] == pytest.approx(0.5 * np.sum(np.square(errors)) / length, rel=1e-4)
+        magnitudes = np.abs(errors)
+        assert output.abs_td_errors[b] == pytest.approx(magnitudes.mean(), rel=1e-4)
+        assert output.priorities[b] == pytest.approx(
+            0.9 * magnitudes.max() + 0.1 * magnitudes.mean(), rel=1e-4
+        )
+
+
+def by_hand(parameters, seen, state):
+    """One step of an LSTM with two heads above it."""
+    lstm = parameters["lstm"]
+    hidden, cell = jnp.split(state, 2, axis=-1)
+    gates = jnp.concatenate([seen, hidden], axis=-1) @ lstm["w"] + lstm["b"]
+    enter, new, forget, show = jnp.split(gates, 4, axis=-1)
+    cell = jax.nn.sigmoid(forget + 1) * cell + jax.nn.sigmoid(enter) * jnp.tanh(new)
+    hidden = jax.nn.sigmoid(show) * jnp.tanh(cell)
+    heads = []
+    for name in ("value_", "advantage_"):
+        dense, head = parameters[name + "hidden_0"], parameters[name + "head"]
+        heads.append(jax.nn.relu(hidden @ dense["w"] + dense["b"]) @ head["w"] + head["b"])
+    value, advantage = heads
+    return value + advantage - advantage.mean(-1, keepdims=True), jnp.concatenate([hidden, cell], axis=-1)
+
+
+def test_no_gradient_flows_through_burn_in_into_the_start_state_or_the_target():
+    case = Case()
+    steps = case.steps()
+    assert all(np.abs(leaf).max() > 0 for leaf in leaves(case.gradient(steps)))
+    assert not np.any(case.gradient(steps, with_respect_to=3))
+    assert all(not np.any(leaf) for leaf in leaves(case.gradient(steps, with_respect_to=1)))
+    observation = jax.grad(lambda x: jnp.sum(case(steps._replace(observation=x)).losses))(
+        jnp.asarray(steps.observation)
+    )
+    # The last burn-in observation is in the stack of the first trained one; those before it are not.
+    only_burn_in = case.layout.frame_stack - 1 + case.layout.burn_in_steps - 1
+    assert not np.any(observation[:, :only_burn_in])
+    assert np.abs(observation[:, only_burn_in + 1]).max() > 0
+
+
+def test_burn_in_and_the_stored_state_reach_the_values():
+    case = Case()
+    steps = case.steps()
+    other = steps._replace(observation=steps.observation.copy())
+    other.observation[:, 0] += 1
+    for changed in (case(other), case(steps, state=case.state + 1)):
+        assert not np.allclose(changed.losses, case(steps).losses)
+
+
+@pytest.mark.parametrize("behind", [1, 3, 4])
+def test_padding_behind_an_episode_changes_no_bit(behind):
+    case = Case()
+    steps = case.steps(behind=behind)
+    filled = Step(*(field.copy() for field in steps))
+    random, padded = np.random.default_rng(9), ~steps.valid
+    filled.observation[padded] = random.normal(size=(padded.sum(), *SHAPE))
+    filled.action[padded] = random.integers(ACTIONS, size=padded.sum())
+    filled.reward[padded] = 1e9
+    filled.discount[padded] = 7.0
+    for clean, dirty in zip(case(steps), case(filled), strict=True):
+        np.testing.assert_array_equal(clean, dirty)
+    for clean, dirty in zip(leaves(case.gradient(steps)), leaves(case.gradient(filled)), strict=True):
+        np.testing.assert_array_equal(clean, dirty)
+
+
+def test_padding_before_an_episode_changes_no_bit_and_neither_does_the_stored_state():
+    case = Case()
+    before = case.layout.frame_stack + case.layout.burn_in_steps
+    steps = case.steps(before=before)
+    filled = Step(*(field.copy() for field in steps))
+    stack = slice(
+        case.layout.burn_in_steps, before
+    )  # of the first observation: what comes before is not seen
+    random = np.random.default_rng(9)
+    filled.observation[:, : stack.start] = random.normal(size=filled.observation[:, : stack.start].shape)
+    filled.action[:, : stack.start] = 1
+    filled.reward[:, : stack.start] = 1e9
+    for clean, dirty in zip(case(steps), case(filled, state=case.state + 3), strict=True):
+        np.testing.assert_array_equal(clean, dirty)
+
+
+def test_the_last_step_of_an_episode_counts():
+    case = Case()
+    steps = case.steps(behind=3)
+    last = case.layout.window_steps - 4
+    other = steps._replace(reward=steps.reward.copy())
+    other.reward[:, last] += 1
+    assert not np.allclose(case(steps).losses, case(other).losses)
+
+
+def test_a_batch_of_padding_alone_is_no_nan():
+    case = Case()
+    steps = case.steps(behind=case.layout.window_steps)
+    output = case(steps)
+    assert output.losses.tolist() == [0.0] * B
+    assert all(np.isfinite(leaf).all() for leaf in leaves(case.gradient(steps)))
+
+
+def test_from_zero_the_stored_state_means_nothing():
+    case = Case(**{"sequence.start_state": "zero"})
+    steps = case.steps()
+    np.testing.assert_array_equal(case(steps).losses, case(steps, state=case.state[:, :0]).losses)
+    zero = case(steps).losses
+    np.testing.assert_allclose(zero, Case()(steps, state=0 * case.state).losses, rtol=1e-6)
+    assert not np.allclose(zero, Case()(steps).losses)
+
+
+def test_a_network_s_own_initial_state_is_respected():
+    case = Case(**{"sequence.start_state": "zero"})
+    own = case.network._replace(initial_state=lambda parameters, size: jnp.ones((size, 10)))
+    loss = RECIPES["r2d2"].loss(case.config, own)
+    steps = case.steps()
+    expected = Case()(steps, state=jnp.ones((B, 10))).losses
+    np.testing.assert_allclose(
+        loss(case.parameters, case.target, steps, case.state[:, :0]).losses, expected, rtol=1e-5
+    )
+
+
+def test_drqn_takes_the_largest_target_value_and_clips_large_errors():
+    plain = {"sequence.burn_in_steps": 0, "network.last_action_and_reward": False}
+    drqn, r2d2 = (
+        Case(agent, **plain, **{"learner.rescaling_epsilon": 0.0, "sequence.start_state": "zero"} | more)
+        for agent, more in (
+            ("drqn", {"network.hidden_units": (8,)}),
+            ("r2d2", {"network.dueling": False, "learner.double_q": False, "learner.max_abs_td_error": 1.0}),
+        )
+    )
+    steps = drqn.steps()
+    output = drqn(steps)
+    np.testing.assert_allclose(output.losses, r2d2(steps).losses, rtol=1e-5)
+    large = steps._replace(reward=100 * steps.reward)
+    unclipped = Case("drqn", **plain, **{"learner.max_abs_td_error": 0.0})
+    assert np.all(drqn(large).losses < unclipped(large).losses)

@@ -1,0 +1,87 @@
+"""The tasks that need a memory, and the benchmark that compares agents on them."""
+
+from __future__ import annotations
+
+import json
+
+import gymnasium
+import numpy as np
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+from gymnasium.utils.env_checker import check_env
+
+from benchmarks import memory
+from benchmarks.memory_tasks import CUES, DELAY_STEPS, cue_recall, hidden_cartpole
+
+
+def play(policy, episodes=200):
+    """Mean return; `policy` is given the observations of the episode so far."""
+    environment, returns = cue_recall(), []
+    for seed in range(episodes):
+        observation, _ = environment.reset(seed=seed)
+        seen, ended, total = [observation], False, 0.0
+        while not ended:
+            observation, reward, ended, truncated, _ = environment.step(policy(seen))
+            seen.append(observation)
+            total += reward
+            assert not truncated
+        assert len(seen) == DELAY_STEPS + 2
+        returns.append(total)
+    return np.mean(returns)
+
+
+def test_who_remembers_the_cue_names_it_and_who_does_not_is_at_chance():
+    assert play(lambda seen: int(np.argmax(seen[0][:CUES]))) == 1.0
+    random = np.random.default_rng(0)
+    assert play(lambda seen: int(random.integers(CUES))) == pytest.approx(1 / CUES, abs=0.1)
+
+
+def test_the_cue_shows_once_and_is_asked_for_at_the_end():
+    environment = cue_recall()
+    first, _ = environment.reset(seed=3)
+    assert first[:CUES].sum() == 1
+    assert first[CUES] == 0
+    later = [environment.step(0)[0] for _ in range(DELAY_STEPS)]
+    assert not any(observation[:CUES].any() for observation in later)
+    assert [observation[CUES] for observation in later] == [0] * (DELAY_STEPS - 1) + [1]
+
+
+def test_velocities_are_hidden_and_the_rest_is_cartpole():
+    hidden, whole = hidden_cartpole(), gymnasium.make("CartPole-v1")
+    got, expected = hidden.reset(seed=1)[0], whole.reset(seed=1)[0]
+    for _ in range(5):
+        np.testing.assert_array_equal(got, expected[[0, 2]])
+        got, expected = hidden.step(1)[0], whole.step(1)[0]
+
+
+def test_the_cue_task_is_a_proper_environment():
+    check_env(cue_recall(), skip_render_check=True)
+
+
+def test_every_agent_gets_the_same_steps_and_its_own_settings(capsys, monkeypatch):
+    ran = []
+
+    def program(launcher, *arguments):
+        ran.append((launcher, arguments))
+        agent = ran[-2 if launcher == "evaluate" else -1][1][0]
+        return "said\n" + json.dumps({"mean": 1.0 if "r2d2" in agent else 0.25})
+
+    monkeypatch.setattr(memory, "program", program)
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()
+    with flagsaver.flagsaver(agents=["r2d2", "drqn", "apex"], seeds=["1", "2"], frames=500):
+        memory.main()
+    *table, line = capsys.readouterr().out.splitlines()
+    record = json.loads(line)
+    assert record["ratios"] == {"r2d2_solved": 1, "drqn_solved": 0, "apex_solved": 0}
+    trained = [arguments for launcher, arguments in ran if launcher == "train"]
+    assert [arguments[0] for arguments in trained] == [
+        f"--agent={agent}" for agent in ("r2d2", "r2d2", "drqn", "drqn", "apex", "apex")
+    ]
+    assert all(
+        {"--total_frames=500", "--config.env.frame_stack=1"} <= set(arguments) for arguments in trained
+    )
+    own = ["--config.sequence.length_steps=16" in arguments for arguments in trained]
+    assert own == [False, False, True, True, False, False]
+    assert any("drqn, seed 2" in row for row in table)
