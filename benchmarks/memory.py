@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,6 +27,7 @@ from absl import flags
 
 from benchmarks.number_lists import whole_numbers
 from benchmarks.plots import plot_learning_curve
+from benchmarks.programs import program
 from benchmarks.report import make_table, report, run
 from benchmarks.run_summary import summarise
 from benchmarks.training_flags import DIRECTORY, RESULTS, SEEDS, TRAIN_FLAGS
@@ -125,15 +125,6 @@ def learn(task: Task, agent: str, seed: int, directory: Path) -> Run:
         f"{agent}, seed {seed}: {done.score['mean']:.3f}, {minutes:.1f} minutes", file=sys.stderr, flush=True
     )
     return done
-
-
-def program(launcher: str, *arguments: str) -> str:
-    """What a launcher prints. Raises GorilaError when it fails."""
-    command = [sys.executable, "-m", f"launchers.{launcher}", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise GorilaError(f"{' '.join(command)} failed with code {done.returncode}: {done.stderr[-2_000:]}")
-    return done.stdout
 
 
 def write_files(results: Path, runs: list[Run]) -> None:

@@ -30,6 +30,7 @@ import psutil
 from absl import flags
 
 from benchmarks.number_lists import whole_numbers
+from benchmarks.programs import program
 from benchmarks.report import make_table, report, run
 from benchmarks.road_flags import AGENT, ENVIRONMENT
 from benchmarks.run_summary import summarise
@@ -213,21 +214,16 @@ def is_confirmed(evaluation: Mapping[str, Any]) -> bool:
 
 def evaluate(workdir: Path, frames: int, seed: int) -> dict[str, Any]:
     """The record that `launchers.evaluate` prints, in a process of its own."""
-    command = [
-        sys.executable,
-        "-m",
-        "launchers.evaluate",
+    output = program(
+        "evaluate",
         f"--workdir={workdir}",
         f"--checkpoint={frames}",
         f"--episodes={EPISODES.value}",
         f"--num_environments={EPISODES.value}",
         f"--epsilon={EPSILON}",
         f"--seed={seed}",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise GorilaError(f"an evaluation failed with code {done.returncode}: {done.stderr[-2_000:]}")
-    record: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    )
+    record: dict[str, Any] = json.loads(output.splitlines()[-1])
     return record
 
 
