@@ -90,8 +90,7 @@ class TransitionAccumulator:
             (self._discounts, step.discount),
             (self._q_taken, q_taken),
         ):
-            recent[:-1] = recent[1:]
-            recent[-1] = new
+            shift_in(recent, new)
         errors = recent_td_errors(self._rewards, self._discounts, self._q_taken, value)
         # [n, E], by number of steps. What is not finite is for the learner to refuse, count and explain.
         fresh = priorities(np.where(np.isfinite(errors), errors, 0.0))
@@ -120,6 +119,12 @@ class TransitionAccumulator:
                 if self._real_steps[e] + padded >= self._n_steps:
                     self._writer.insert(e, float(fresh[-1 - padded]))
             self._writer.end_episode(e)
+
+
+def shift_in(recent: np.ndarray, new: np.ndarray) -> None:
+    """The oldest row leaves `recent` [rows, E], and `new` [E] becomes its last one."""
+    recent[:-1] = recent[1:]
+    recent[-1] = new
 
 
 def padding(observation: np.ndarray) -> Step:

@@ -6,7 +6,7 @@ import collections
 
 import numpy as np
 
-from gorila_jax.actor.accumulator import padding
+from gorila_jax.actor.accumulator import padding, shift_in
 from gorila_jax.rl.priorities import sequence_priorities
 from gorila_jax.rl.rescaling import Rescaling
 from gorila_jax.rl.returns import clip_rewards
@@ -71,8 +71,7 @@ class SequenceAccumulator:
             (self._q_taken, q_taken),
             (self._values, value),
         ):
-            recent[:-1] = recent[1:]
-            recent[-1] = new
+            shift_in(recent, new)
         for e, stream in enumerate(self._streams):
             if step.first[e]:
                 self._begin(e, stream, step.observation[e])

@@ -21,7 +21,7 @@ from gorila_jax.types import ConfigError, LossOutput, Network, Parameters, Repla
 
 
 def layout(config: Config) -> Layout:
-    """Of sequences; without a recurrent core no state goes with them."""
+    """Of sequences; the state that goes with one has no values without a recurrent core."""
     sequence = config.sequence
     return Layout(
         frame_stack=config.env.frame_stack,
