@@ -27,8 +27,7 @@ from benchmarks.road_flags import ENVIRONMENT, NUM_ENVIRONMENTS, PRESET, REPLAY_
 from gorila_jax.environments.cores import usable_cores
 from gorila_jax.runtime.configure import make_config
 from gorila_jax.runtime.devices import prefer_fast_cpu_runtime
-from gorila_jax.runtime.system import choose_backend
-from gorila_jax.runtime.train import make_plan
+from gorila_jax.runtime.plan import make_plan
 
 CAPACITY_TRANSITIONS = 20_000  # soon full, so that the replay evicts while it is measured
 
@@ -52,7 +51,7 @@ def main() -> None:
     )
     plan = make_plan(config)
     with contextlib.ExitStack() as stack:
-        arms = [envpool_arm(config, threads, stack), policy_arm(config, plan), actor_arm(config, plan, stack)]
+        arms = [envpool_arm(config, threads, stack), policy_arm(plan), actor_arm(plan, stack)]
         rounds = measure_in_turns(arms, ROUNDS.value, SECONDS.value)
     envpool, policy, actor = envpool_figure(threads), "policy_frames_per_second", "actor_frames_per_second"
     rounds["bound_frames_per_second"] = [
@@ -67,11 +66,11 @@ def main() -> None:
         "num_environments": config.env.num_environments,
         "threads": threads,
         "preset": config.preset,
-        "replay": choose_backend(config),
+        "replay": plan.backend,
     }
     title = (
         f"an actor of apex on {config.environment}: {config.env.num_environments} environments in {threads} "
-        f"threads, replay {choose_backend(config)}"
+        f"threads, replay {plan.backend}"
     )
     report_rounds("actor", title, rounds, ratios, wanted, settings, steps)
 

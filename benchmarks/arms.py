@@ -21,9 +21,9 @@ from gorila_jax.environments import make_environment
 from gorila_jax.environments.pool import PoolEnvironment
 from gorila_jax.parameter_server import make_parameter_server
 from gorila_jax.runtime.coordinator import Coordinator
+from gorila_jax.runtime.plan import Plan
 from gorila_jax.runtime.system import System, build_system
 from gorila_jax.runtime.threads import run_threads
-from gorila_jax.runtime.train import Plan
 from gorila_jax.types import ConfigError, GorilaError, Inputs
 
 ENDLESS = sys.maxsize  # steps
@@ -60,9 +60,10 @@ def envpool_arm(config: Config, num_threads: int, stack: contextlib.ExitStack) -
     return lambda seconds: {envpool_figure(num_threads): per_second(step, seconds)}
 
 
-def policy_arm(config: Config, plan: Plan) -> Arm:
+def policy_arm(plan: Plan) -> Arm:
     """Actions for one actor's environments, from its stacks in host memory, as an actor asks for them."""
-    spec, size = plan.spec, config.env.num_environments
+    config, spec = plan.config, plan.spec
+    size = config.env.num_environments
     network = plan.recipe.network(config, spec)
     policy = make_policy(network)
     cpu = jax.local_devices(backend="cpu")[0]
@@ -83,22 +84,22 @@ def policy_arm(config: Config, plan: Plan) -> Arm:
     return lambda seconds: {"policy_frames_per_second": per_second(act, seconds)}
 
 
-def actor_arm(config: Config, plan: Plan, stack: contextlib.ExitStack) -> Arm:
+def actor_arm(plan: Plan, stack: contextlib.ExitStack) -> Arm:
     """One actor as in a run, into a replay that nobody samples; its parameters never change."""
-    act = lone_actor(config, plan, stack)
+    act = lone_actor(plan, stack)
     frames_per_step = plan.spec.frames_per_step
     return lambda seconds: {"actor_frames_per_second": per_second(lambda: act() * frames_per_step, seconds)}
 
 
-def update_arm(config: Config, plan: Plan) -> Arm:
+def update_arm(plan: Plan) -> Arm:
     """One learner's updates, on one resident batch.
 
     Learners with devices of their own multiply what is possible; those that share one do not.
     """
-    devices = plan.topology.learner_devices[0]
+    config, devices = plan.config, plan.topology.learner_devices[0]
     network = plan.recipe.network(config, plan.spec)
     server = make_parameter_server(network.init(jax.random.PRNGKey(0)), config.parameter_server, [devices])
-    batch = resident_batch(config, plan, devices)
+    batch = resident_batch(plan, devices)
     learner = resident_learner(config, plan.recipe.loss(config, network), devices, batch, server)
     shares = len(set(plan.topology.learner_devices))
 
@@ -116,14 +117,11 @@ class Counts(NamedTuple):
     inserts: int
 
 
-def system_arm(config: Config, plan: Plan, stack: contextlib.ExitStack) -> Arm:
+def system_arm(plan: Plan, stack: contextlib.ExitStack) -> Arm:
     """The threads of a run. They are stopped between two measurements; replay and parameters stay."""
     coordinator = Coordinator(ENDLESS)
     system = build_system(
-        config,
-        plan.recipe,
-        plan.topology,
-        plan.spec,
+        plan,
         coordinator,
         run_id=uuid.uuid4().hex,
         generation=0,

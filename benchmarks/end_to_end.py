@@ -29,8 +29,7 @@ from benchmarks.road_flags import ENVIRONMENT, FEEDER_NICENESS, PRESET, REPLAY_B
 from gorila_jax.environments.cores import usable_cores
 from gorila_jax.runtime.configure import make_config
 from gorila_jax.runtime.devices import prefer_fast_cpu_runtime
-from gorila_jax.runtime.system import choose_backend
-from gorila_jax.runtime.train import make_plan
+from gorila_jax.runtime.plan import make_plan
 from gorila_jax.types import ConfigError
 
 CAPACITY_TRANSITIONS = 20_000  # soon full, so that the replay evicts while it is measured
@@ -59,9 +58,9 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         arms = [
             envpool_arm(config, threads, stack),
-            policy_arm(config, plan),
-            update_arm(config, plan),
-            system_arm(config, plan, stack),
+            policy_arm(plan),
+            update_arm(plan),
+            system_arm(plan, stack),
         ]
         rounds = measure_in_turns(arms, ROUNDS.value, SECONDS.value)
     envpool, policy = envpool_figure(threads), "policy_frames_per_second"
@@ -97,11 +96,11 @@ def main() -> None:
         "threads": threads,
         "batch_size": config.learner.batch_size,
         "samples_per_insert": asked,
-        "replay": choose_backend(config),
+        "replay": plan.backend,
         "feeder_niceness": config.run.feeder_niceness,
     }
     title = (
-        f"apex on {config.environment}, preset {config.preset}, replay {choose_backend(config)}: "
+        f"apex on {config.environment}, preset {config.preset}, replay {plan.backend}: "
         f"{ratios['useful_share']:.1%} of the machine does useful work"
     )
     more = {"useful_share": summary(useful)}

@@ -34,8 +34,7 @@ from benchmarks.road_flags import AGENT, ENVIRONMENT, NUM_ENVIRONMENTS, PRESET, 
 from gorila_jax.config import Config, override
 from gorila_jax.environments.cores import usable_cores
 from gorila_jax.runtime.configure import make_config
-from gorila_jax.runtime.system import choose_backend
-from gorila_jax.runtime.train import Plan, make_plan
+from gorila_jax.runtime.plan import Plan, make_plan
 
 # Smaller than in a run, so that replay is soon full and evicts; frames still outgrow every cache.
 CAPACITY_TRANSITIONS = 20_000
@@ -51,10 +50,10 @@ def main() -> None:
     thread_counts = sorted(count for count in counts if count <= config.env.num_environments)
     with contextlib.ExitStack() as stack:
         arms = [envpool_arm(config, count, stack) for count in thread_counts]
-        arms.append(policy_arm(config, plan))
-        arms.append(actor_arm(config, plan, stack))
-        arms.append(update_arm(config, plan))
-        arms.append(system_arm(config, plan, stack))
+        arms.append(policy_arm(plan))
+        arms.append(actor_arm(plan, stack))
+        arms.append(update_arm(plan))
+        arms.append(system_arm(plan, stack))
         rounds = measure_in_turns(arms, ROUNDS.value, SECONDS.value)
     envpool = envpool_figure(threads)
     rounds["envpool_then_policy_frames_per_second"] = [
@@ -68,9 +67,9 @@ def main() -> None:
         ratios["system_samples_per_insert_over_setting"] = measured / config.replay.samples_per_insert
     title = (
         f"{config.agent} on {config.environment}, preset {config.preset}: {config.env.num_environments} "
-        f"environments in {threads} threads, replay {choose_backend(config)}"
+        f"environments in {threads} threads, replay {plan.backend}"
     )
-    report_rounds("frames_per_second", title, rounds, ratios, wanted, settings(config, plan, threads))
+    report_rounds("frames_per_second", title, rounds, ratios, wanted, settings(plan, threads))
 
 
 def _config() -> Config:
@@ -109,13 +108,14 @@ def ratios_to_take(envpool: str, thread_counts: Sequence[int]) -> dict[str, Rati
     }
 
 
-def settings(config: Config, plan: Plan, num_threads: int) -> dict[str, Any]:
+def settings(plan: Plan, num_threads: int) -> dict[str, Any]:
     """What has to be equal for two sets of figures to be comparable."""
+    config = plan.config
     return {
         "agent": config.agent,
         "environment": dict(plan.spec.settings) | {"name": config.environment},
         "preset": config.preset,
-        "replay_backend": choose_backend(config),
+        "replay_backend": plan.backend,
         "num_actors": config.actor.num_actors,
         "num_environments": config.env.num_environments,
         "num_threads": num_threads,

@@ -45,6 +45,7 @@ from benchmarks.interleaved import (
 )
 from benchmarks.report import run
 from benchmarks.road_flags import AGENT, FEEDER_NICENESS, REPLAY_BACKEND
+from gorila_jax.actor.accumulator import ActorStep
 from gorila_jax.config import Config
 from gorila_jax.environments import make_environment
 from gorila_jax.learner.learner import Learner
@@ -56,18 +57,15 @@ from gorila_jax.replay import TableSpec, make_replay, step_signature
 from gorila_jax.runtime.configure import make_config
 from gorila_jax.runtime.coordinator import Coordinator
 from gorila_jax.runtime.devices import THUNKS, prefer_fast_cpu_runtime
-from gorila_jax.runtime.system import choose_backend, state_size, table_spec
+from gorila_jax.runtime.plan import Plan, make_plan, state_size
 from gorila_jax.runtime.threads import IDLE, Worker, call_yielding, run_threads
-from gorila_jax.runtime.train import Plan, make_plan
 from gorila_jax.types import (
     EnvironmentSpec,
-    EnvironmentStep,
     GorilaError,
     Network,
     Replay,
     ReplayWriter,
     Sampler,
-    Step,
 )
 
 CONVOLUTIONS = flags.DEFINE_list(
@@ -100,14 +98,13 @@ def main() -> None:
         arms = [] if recurrent else newer_runtime_arms(stack, *cases["nature_128"])
         prefer_fast_cpu_runtime()
         for name, (preset, batch_size) in cases.items():
-            config = config_of(preset, batch_size)
-            plan = make_plan(config)
-            arms.append(renamed(update_arm(config, plan), f"{name}_resident", plan, config))
-            filled = fill_replay(config, plan, stack)
-            arms.append(renamed(live_arm(config, plan, filled), f"{name}_live", plan, config))
+            plan = make_plan(config_of(preset, batch_size))
+            arms.append(renamed(update_arm(plan), f"{name}_resident", plan))
+            filled = fill_replay(plan, stack)
+            arms.append(renamed(live_arm(plan, filled), f"{name}_live", plan))
         rounds = measure_in_turns(arms, ROUNDS.value, SECONDS.value)
         if recurrent:
-            more = saved_bytes(config, plan, filled, stack)
+            more = saved_bytes(plan, filled, stack)
     live = {
         f"{name}_live_of_resident": Ratio(
             updates_figure(f"{name}_live"), updates_figure(f"{name}_resident"), "resident"
@@ -136,7 +133,7 @@ def main() -> None:
     settings = {
         "agent": agent(),
         "steps": STEPS.value,
-        "replay": choose_backend(config),
+        "replay": plan.backend,
         "feeder_niceness": FEEDER_NICENESS.value,
     }
     report_rounds("learner", f"{agent()}'s learner", rounds, ratios, live | convolutions, settings, more)
@@ -180,7 +177,7 @@ def answer_about_convolutions(config: Config) -> None:
     plan = make_plan(config)
     plain = plan._replace(recipe=plan.recipe._replace(network=plain_nature_network))
     arms = {
-        name: renamed(update_arm(config, its_plan), name, plan, config)
+        name: renamed(update_arm(its_plan), name, plan)
         for name, its_plan in ((SPACE_TO_DEPTH, plan), (PLAIN, plain))
     }
     for question in sys.stdin:
@@ -210,15 +207,15 @@ def config_of(preset: str, batch_size: int) -> Config:
     )
 
 
-def renamed(arm: Arm, name: str, plan: Plan, config: Config) -> Arm:
+def renamed(arm: Arm, name: str, plan: Plan) -> Arm:
     """The one figure of an arm, updates per second, under another name; of sequences what it comes to."""
-    length = plan.recipe.layout(config).length_steps
+    length = plan.recipe.layout(plan.config).length_steps
 
     def measure(seconds: float) -> dict[str, float]:
         (updates,) = arm(seconds).values()
         figures = {updates_figure(name): updates}
         if length > 1:
-            sequences = updates * config.learner.batch_size
+            sequences = updates * plan.config.learner.batch_size
             figures[f"{name}_sequences_per_second"] = sequences
             figures[f"{name}_steps_per_second"] = sequences * length
         return figures
@@ -235,9 +232,9 @@ class Filled(NamedTuple):
     steps: int  # that were played
 
 
-def live_arm(config: Config, plan: Plan, filled: Filled) -> Arm:
+def live_arm(plan: Plan, filled: Filled) -> Arm:
     """Updates of a learner on a full replay; prefetching and priorities have threads, as in a run."""
-    niceness = config.run.feeder_niceness
+    config, niceness = plan.config, plan.config.run.feeder_niceness
     sampler = filled.sampler
     devices = plan.topology.learner_devices[0]
     network = plan.recipe.network(config, plan.spec)
@@ -284,49 +281,50 @@ def live_arm(config: Config, plan: Plan, filled: Filled) -> Arm:
     return measure
 
 
-def fill_replay(config: Config, plan: Plan, stack: contextlib.ExitStack) -> Filled:
+def fill_replay(plan: Plan, stack: contextlib.ExitStack) -> Filled:
     """The replay of a run, in threads that yield as there, filled with random play."""
-    table, size = table_spec(config, plan.recipe, plan.spec), config.learner.batch_size
+    run, size = plan.config.run, plan.config.learner.batch_size
 
     def build() -> tuple[Replay, Sampler, Sampler]:
-        replay = make_replay(choose_backend(config), table, 1, run_id=uuid.uuid4().hex)
+        replay = make_replay(plan.backend, plan.table, 1, run_id=uuid.uuid4().hex)
         return replay, replay.sampler(0, size), replay.sampler(0, size)
 
-    replay, sampler, other = call_yielding(config.run.feeder_niceness, build)
+    replay, sampler, other = call_yielding(run.feeder_niceness, build)
     stack.callback(replay.close)
-    writer = replay.writer(0, config.env.num_environments)
-    steps = play(config, plan, writer, lambda: writer.inserted_items < table.capacity_items)
+    writer = replay.writer(0, plan.config.env.num_environments)
+    steps = play(plan, writer, lambda: writer.inserted_items < plan.table.capacity_items)
     return Filled(replay, sampler, other, steps)
 
 
-def play(config: Config, plan: Plan, writer: ReplayWriter, going_on: Callable[[], bool]) -> int:
+def play(plan: Plan, writer: ReplayWriter, going_on: Callable[[], bool]) -> int:
     """Plays at random, always the same, for as long as that holds; the real steps."""
+    config = plan.config
     accumulator = plan.recipe.accumulator(config, writer)
     with contextlib.closing(make_environment(config.environment, config.env, seed=3)) as environment:
         random, size = np.random.default_rng(0), environment.num_environments
         values, steps = np.zeros(size, np.float32), 0
-        state = np.zeros((size, state_size(plan.recipe.network(config, plan.spec))), np.float32)
-        accumulator.observe(np.zeros(size, np.int32), values, environment.reset(), values, state)
+        states = np.zeros((size, state_size(plan.recipe.network(config, plan.spec))), np.float32)
+        accumulator.observe(ActorStep(np.zeros(size, np.int32), values, environment.reset(), values, states))
         while going_on():
             actions = random.integers(plan.spec.num_actions, size=size, dtype=np.int32)
             q_taken = random.normal(size=size).astype(np.float32)
             step = environment.step(actions)
-            accumulator.observe(actions, q_taken, step, values, state)
+            accumulator.observe(ActorStep(actions, q_taken, step, values, states))
             steps += int(np.count_nonzero(~step.first))
             if not writer.ready(PATIENCE_S):
                 raise GorilaError(f"replay took no more items for {PATIENCE_S:g} s")
     return steps
 
 
-def saved_bytes(config: Config, plan: Plan, filled: Filled, stack: contextlib.ExitStack) -> dict[str, float]:
+def saved_bytes(plan: Plan, filled: Filled, stack: contextlib.ExitStack) -> dict[str, float]:
     """What a played step takes in a saved replay, and in one of the same rows, each an item of its own."""
     steps = filled.steps
     alone = plan._replace(recipe=plan.recipe._replace(accumulator=lambda _, writer: RowByRow(writer)))
     table = TableSpec(step_signature(plan.spec), 1, 2 * steps, 1, 0.0, 0.0, 0.0)
-    replay = make_replay(choose_backend(config), table, 1, run_id=uuid.uuid4().hex)
+    replay = make_replay(plan.backend, table, 1, run_id=uuid.uuid4().hex)
     stack.callback(replay.close)
-    writer = replay.writer(0, config.env.num_environments)
-    rows = play(config, alone, writer, lambda: writer.inserted_items < steps)
+    writer = replay.writer(0, plan.config.env.num_environments)
+    rows = play(alone, writer, lambda: writer.inserted_items < steps)
     return {
         "saved_bytes_per_step": bytes_on_disk(filled.replay) / steps,
         "saved_bytes_per_step_of_frames_alone": bytes_on_disk(replay) / rows,
@@ -339,18 +337,9 @@ class RowByRow:
     def __init__(self, writer: ReplayWriter):
         self._writer = writer
 
-    def observe(
-        self,
-        actions: np.ndarray,
-        q_taken: np.ndarray,
-        step: EnvironmentStep,
-        value: np.ndarray,
-        state: np.ndarray,
-    ) -> None:
-        for e in np.flatnonzero(~step.first):
-            self._writer.append(
-                e, Step(step.observation[e], actions[e], step.reward[e], step.discount[e], np.True_)
-            )
+    def observe(self, seen: ActorStep) -> None:
+        for e in np.flatnonzero(~seen.step.first):
+            self._writer.append(e, seen.row(e))
             self._writer.insert(e, 1.0)
 
 

@@ -11,32 +11,29 @@ import numpy as np
 
 from gorila_jax.actor.actor import Actor, ActorPorts
 from gorila_jax.actor.policy import make_policy
-from gorila_jax.config import Config, override
+from gorila_jax.config import override
 from gorila_jax.environments import make_environment
 from gorila_jax.replay import make_replay
-from gorila_jax.runtime.system import choose_backend, state_size, table_spec
-from gorila_jax.runtime.train import Plan
+from gorila_jax.runtime.plan import Plan, state_size, table_spec
 from gorila_jax.types import GorilaError
 
 WAIT_S = 10.0  # nothing holds the actor back for so long
 
 
-def lone_actor(config: Config, plan: Plan, stack: contextlib.ExitStack) -> Callable[[], int]:
+def lone_actor(plan: Plan, stack: contextlib.ExitStack) -> Callable[[], int]:
     """An actor whose parameters never change, and whose ratio of samples to inserts is left free.
 
     Args:
-      config: of the run that it could be in.
-      plan: of `config`.
+      plan: of the run that it could be in.
       stack: closes what is started here.
 
     Returns:
       A function that acts once in each of its environments and says how many of these steps count.
     """
-    spec, size = plan.spec, config.env.num_environments
+    config, spec = plan.config, plan.spec
+    size = config.env.num_environments
     free = override(config, {"replay.samples_per_insert": 0.0})
-    replay = make_replay(
-        choose_backend(free), table_spec(free, plan.recipe, spec), 1, run_id=uuid.uuid4().hex
-    )
+    replay = make_replay(plan.backend, table_spec(free, plan.recipe, spec), 1, run_id=uuid.uuid4().hex)
     stack.callback(replay.close)
     writer = replay.writer(0, size)
     network = plan.recipe.network(config, spec)

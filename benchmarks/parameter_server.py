@@ -54,7 +54,7 @@ from gorila_jax.parameter_server import ShardedParameterServer, make_optimizer, 
 from gorila_jax.parameter_server.device import donation_pays
 from gorila_jax.rl import guards
 from gorila_jax.runtime.configure import make_config
-from gorila_jax.runtime.train import Plan, make_plan
+from gorila_jax.runtime.plan import Plan, make_plan
 from gorila_jax.types import ConfigError, Gradient, Parameters, ParameterServer, Step
 
 CASES = flags.DEFINE_list(
@@ -124,7 +124,7 @@ def make_case(name: str) -> Case:
         devices,
         plan.recipe.loss(config, network),
         network.init(jax.random.PRNGKey(0)),
-        resident_batch(config, plan, devices),
+        resident_batch(plan, devices),
     )
 
 

@@ -290,17 +290,8 @@ def write_files(
     (out / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     plot(seed, workdir, evaluations, out / f"{name}.png")
     if confirmed:
-        film = [
-            sys.executable,
-            "-m",
-            "launchers.play",
-            f"--workdir={workdir}",
-            f"--video={out / name}.mp4",
-            f"--checkpoint={confirmed['frames_trained']}",
-            f"--epsilon={EPSILON}",
-            "--overwrite",
-        ]
-        subprocess.run(film, check=True, stdout=subprocess.DEVNULL)
+        film = f"--video={out / name}.mp4", f"--checkpoint={confirmed['frames_trained']}"
+        program("play", f"--workdir={workdir}", *film, f"--epsilon={EPSILON}", "--overwrite")
 
 
 def plot(seed: int, workdir: Path, evaluations: Sequence[Mapping[str, Any]], path: Path) -> None:

@@ -13,15 +13,14 @@ from gorila_jax.config import Config
 from gorila_jax.learner.gradients import LossFn
 from gorila_jax.learner.learner import Learner
 from gorila_jax.learner.prefetch import DeviceBatch, Prefetcher, to_devices
-from gorila_jax.runtime.system import table_spec
-from gorila_jax.runtime.train import Plan
+from gorila_jax.runtime.plan import Plan
 from gorila_jax.types import Batch, ParameterServer, SampleInfo, Step
 
 
-def resident_batch(config: Config, plan: Plan, devices: Sequence[jax.Device]) -> DeviceBatch:
+def resident_batch(plan: Plan, devices: Sequence[jax.Device]) -> DeviceBatch:
     """Random observations, actions and rewards of the sizes of a run."""
-    random, size, spec = np.random.default_rng(0), config.learner.batch_size, plan.spec
-    table = table_spec(config, plan.recipe, spec)
+    config, spec, table = plan.config, plan.spec, plan.table
+    random, size = np.random.default_rng(0), config.learner.batch_size
     leading = (size, table.window_steps)
     steps = Step(
         observation=random_observations((*leading, *spec.observation_shape), spec.observation_dtype),

@@ -41,8 +41,7 @@ from benchmarks.report import run
 from benchmarks.slow_environment import STEP_S
 from gorila_jax.config import Config, fields
 from gorila_jax.runtime.configure import make_config
-from gorila_jax.runtime.system import choose_backend
-from gorila_jax.runtime.train import make_plan
+from gorila_jax.runtime.plan import choose_backend, make_plan
 from gorila_jax.types import ConfigError
 
 COUNTS = flags.DEFINE_list("environment_counts", ["1", "4", "16", "64"], "environments of one actor; 1 first")
@@ -105,10 +104,9 @@ def sleep_arm(seconds: float) -> dict[str, float]:
 
 def start_actor(count: int, stack: contextlib.ExitStack) -> tuple[Arm, dict[str, float]]:
     """An arm that steps an actor of `count` robots, and what it took to have it."""
-    config = make_actor_config(count)
-    plan = make_plan(config)
+    plan = make_plan(make_actor_config(count))
     before, begin = {process.pid for process in workers()}, time.perf_counter()
-    act = lone_actor(config, plan, stack)
+    act = lone_actor(plan, stack)
     act()  # the first step waits until every environment is there
     start: dict[str, float] = {"seconds": time.perf_counter() - begin}
     own = [process for process in workers() if process.pid not in before]

@@ -1,8 +1,9 @@
 """The records that travel the road, and the ports between its workers.
 
 One *step* of an environment is one action taken; on Atari it is four *frames*. Axes are named
-`E` (environments of one actor), `B` (items of a batch), `W` (steps of one item's window),
-`S` (frames of one stack), `A` (actions) and `D` (devices of one learner).
+`E` (environments of one actor), `B` (items of a batch), `W` (steps of one item's window), `T` (steps of
+an unroll), `S` (frames of one stack), `A` (actions), `K` (numbers of a recurrent state) and `D` (devices of
+one learner).
 
 A worker never knows whether the thing behind a port is a list in a test, an object in this process
 or a server elsewhere. No port call waits longer than the `timeout_s` it was given.
@@ -305,8 +306,9 @@ class Network(NamedTuple):
 
     init: Callable[[Any], Parameters]  # of a JAX key
     initial_state: Callable[[Parameters, int], Any]  # of B environments
-    step: Callable[[Parameters, Inputs, Any], tuple[Any, Any]]  # to Q values [B, A] and the next state
-    unroll: Callable[[Parameters, Inputs, Any], tuple[Any, Any]]  # to Q values [T, B, A] and the last state
+    # Both give Q values, [B, A] and [T, B, A] float32, and the state after the last step, [B, K] float32.
+    step: Callable[[Parameters, Inputs, Any], tuple[Any, Any]]
+    unroll: Callable[[Parameters, Inputs, Any], tuple[Any, Any]]
 
     def apply(self, parameters: Parameters, stacks: Any) -> Any:
         """Q values [B, A] float32 of stacks [B, S, *observation_shape] that each begin an episode.

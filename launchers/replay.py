@@ -17,6 +17,7 @@ SIGINT and SIGTERM end it with code 0: that is how it is meant to end.
 
 from __future__ import annotations
 
+import jax
 from absl import flags
 
 from gorila_jax.runtime.serve_replay import serve_replay
@@ -31,6 +32,7 @@ for _name in MAIN_FLAGS:
 
 
 def main() -> int:
+    jax.config.update("jax_platforms", "cpu")  # the trainer's accelerators are not this process's
     serve_replay(config_from_flags(), INDEX.value)
     return 0
 

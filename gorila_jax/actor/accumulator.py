@@ -7,7 +7,7 @@ observations that followed.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,26 +20,26 @@ NO_REWARD = np.float32(0)
 NO_DISCOUNT = np.float32(1)
 
 
+class ActorStep(NamedTuple):
+    """One step of all environments, and what the actor's network said at both of its ends."""
+
+    actions: np.ndarray  # [E] int32
+    q_taken: np.ndarray  # [E] float32, Q of those actions when they were chosen
+    step: EnvironmentStep  # what the environments answered
+    values: np.ndarray  # [E] float32, the largest Q of the observations in `step`
+    states: np.ndarray  # [E, K] float32, the network's before it saw those observations
+
+    def row(self, e: int) -> Step:
+        """The row of one environment; not where `step.first` holds, whose action was not taken."""
+        step = self.step
+        return Step(step.observation[e], self.actions[e], step.reward[e], step.discount[e], np.True_)
+
+
 class Accumulator(Protocol):
     """Feeds a writer; one per actor."""
 
-    def observe(
-        self,
-        actions: np.ndarray,
-        q_taken: np.ndarray,
-        step: EnvironmentStep,
-        value: np.ndarray,
-        state: np.ndarray,
-    ) -> None:
-        """Takes in one step of all environments.
-
-        Args:
-          actions: [E] int32.
-          q_taken: [E] float32, what the actor's Q values said of them.
-          step: what the environments answered.
-          value: [E] float32, the largest Q of the observations in `step`.
-          state: [E, K] float32, the network's before it saw those observations.
-        """
+    def observe(self, seen: ActorStep) -> None:
+        """Takes in one step of all environments."""
 
 
 class TransitionAccumulator:
@@ -77,29 +77,22 @@ class TransitionAccumulator:
         self._discounts = np.zeros_like(self._rewards)
         self._q_taken = np.zeros_like(self._rewards)
 
-    def observe(
-        self,
-        actions: np.ndarray,
-        q_taken: np.ndarray,
-        step: EnvironmentStep,
-        value: np.ndarray,
-        state: np.ndarray,
-    ) -> None:
+    def observe(self, seen: ActorStep) -> None:
+        step = seen.step
         for recent, new in (
             (self._rewards, clip_rewards(step.reward, self._max_abs_reward)),
             (self._discounts, step.discount),
-            (self._q_taken, q_taken),
+            (self._q_taken, seen.q_taken),
         ):
             shift_in(recent, new)
-        errors = recent_td_errors(self._rewards, self._discounts, self._q_taken, value)
+        errors = recent_td_errors(self._rewards, self._discounts, self._q_taken, seen.values)
         # [n, E], by number of steps. What is not finite is for the learner to refuse, count and explain.
-        fresh = priorities(np.where(np.isfinite(errors), errors, 0.0))
+        first_priorities = priorities(np.where(np.isfinite(errors), errors, 0.0))
         for e in range(len(self._real_steps)):
             if step.first[e]:
                 self._begin(e, step.observation[e])
             else:
-                row = Step(step.observation[e], actions[e], step.reward[e], step.discount[e], np.True_)
-                self._extend(e, row, fresh[:, e], ended=bool(step.end[e]))
+                self._extend(e, seen.row(e), first_priorities[:, e], ended=bool(step.end[e]))
 
     def _begin(self, e: int, observation: np.ndarray) -> None:
         self._writer.end_episode(e)
@@ -107,17 +100,17 @@ class TransitionAccumulator:
         for _ in range(self._frame_stack):
             self._writer.append(e, padding(observation))
 
-    def _extend(self, e: int, row: Step, fresh: np.ndarray, ended: bool) -> None:
-        """`fresh` [n]: priorities of the transitions over the last 1, 2, ... n steps."""
+    def _extend(self, e: int, row: Step, first_priorities: np.ndarray, ended: bool) -> None:
+        """`first_priorities` [n]: of the transitions over the last 1, 2, ... n steps."""
         self._writer.append(e, row)
         self._real_steps[e] += 1
         if self._real_steps[e] >= self._n_steps:
-            self._writer.insert(e, float(fresh[-1]))
+            self._writer.insert(e, float(first_priorities[-1]))
         if ended:
             for padded in range(1, self._n_steps):
                 self._writer.append(e, padding(row.observation))
                 if self._real_steps[e] + padded >= self._n_steps:
-                    self._writer.insert(e, float(fresh[-1 - padded]))
+                    self._writer.insert(e, float(first_priorities[-1 - padded]))
             self._writer.end_episode(e)
 
 

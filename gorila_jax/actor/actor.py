@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from gorila_jax.actor.accumulator import Accumulator
+from gorila_jax.actor.accumulator import Accumulator, ActorStep
 from gorila_jax.actor.policy import FrameStack, Policy
 from gorila_jax.actor.scores import Scores
 from gorila_jax.types import Environment, EnvironmentStep, Episode, GorilaError, Inputs, Parameters
@@ -95,9 +95,10 @@ class Actor:
             self._parameters = jax.device_put(parameters, self._device)
         epsilons = self._ports.epsilons(self.parameter_version)
         decision = self._policy(self._parameters, self._inputs, self._state, epsilons, self._key, self.steps)
-        actions, self._state = np.asarray(decision.actions), decision.after
+        actions, self._state = np.asarray(decision.actions), decision.next_states
         self._environment.send(actions)
-        self._accumulator.observe(*self._news, np.asarray(decision.value), np.asarray(decision.before))
+        values, states = np.asarray(decision.values), np.asarray(decision.states)
+        self._accumulator.observe(ActorStep(*self._news, values, states))
         step = self._environment.recv()
         self.steps += 1
         self._inputs = self._take(actions, np.asarray(decision.q_taken), step)

@@ -17,9 +17,9 @@ class Decision(NamedTuple):
 
     actions: Any  # [E] int32
     q_taken: Any  # [E] float32, Q of those actions
-    value: Any  # [E] float32, the largest Q
-    before: Any  # [E, K] float32, recurrent state that it met the inputs with: the initial one where first
-    after: Any  # [E, K] float32, recurrent state for the next inputs
+    values: Any  # [E] float32, the largest Q
+    states: Any  # [E, K] float32, recurrent ones that it met the inputs with: the initial one where first
+    next_states: Any  # [E, K] float32, for the next inputs
 
 
 Policy = Callable[[Parameters, Inputs, Any, np.ndarray, Any, int], Decision]
@@ -31,16 +31,17 @@ def make_policy(network: Network) -> Policy:
 
     @jax.jit
     def act(
-        parameters: Parameters, inputs: Inputs, state: Any, epsilons: Any, key: Any, step_number: Any
+        parameters: Parameters, inputs: Inputs, states: Any, epsilons: Any, key: Any, step_number: Any
     ) -> Decision:
         explore_key, action_key = jax.random.split(jax.random.fold_in(key, step_number))
-        before = jnp.where(inputs.first[:, None], network.initial_state(parameters, len(inputs.first)), state)
-        q_values, after = network.step(parameters, inputs, before)
+        initial = network.initial_state(parameters, len(inputs.first))
+        states = jnp.where(inputs.first[:, None], initial, states)
+        q_values, next_states = network.step(parameters, inputs, states)
         explore = jax.random.uniform(explore_key, epsilons.shape) < epsilons
-        anything = jax.random.randint(action_key, epsilons.shape, 0, q_values.shape[-1])
-        actions = jnp.where(explore, anything, jnp.argmax(q_values, axis=-1)).astype(jnp.int32)
+        random_actions = jax.random.randint(action_key, epsilons.shape, 0, q_values.shape[-1])
+        actions = jnp.where(explore, random_actions, jnp.argmax(q_values, axis=-1)).astype(jnp.int32)
         q_taken = jnp.take_along_axis(q_values, actions[:, None], axis=-1)[:, 0]
-        return Decision(actions, q_taken, jnp.max(q_values, axis=-1), before, after)
+        return Decision(actions, q_taken, jnp.max(q_values, axis=-1), states, next_states)
 
     return act
 

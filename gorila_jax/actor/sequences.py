@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import collections
+import functools
+from collections.abc import Callable
 
 import numpy as np
 
-from gorila_jax.actor.accumulator import padding, shift_in
+from gorila_jax.actor.accumulator import ActorStep, padding, shift_in
 from gorila_jax.rl.priorities import sequence_priorities
 from gorila_jax.rl.rescaling import Rescaling
 from gorila_jax.rl.returns import clip_rewards
 from gorila_jax.rl.sequences import sequence_td_errors
 from gorila_jax.rl.windows import Layout
-from gorila_jax.types import NO_STATE, EnvironmentStep, ReplayWriter, Step
+from gorila_jax.types import NO_STATE, ReplayWriter
 
 
 class SequenceAccumulator:
@@ -57,33 +59,27 @@ class SequenceAccumulator:
         self._q_taken = np.zeros_like(self._rewards)
         self._values = np.zeros((rows + 1, num_environments), np.float32)
 
-    def observe(
-        self,
-        actions: np.ndarray,
-        q_taken: np.ndarray,
-        step: EnvironmentStep,
-        value: np.ndarray,
-        state: np.ndarray,
-    ) -> None:
+    def observe(self, seen: ActorStep) -> None:
+        step = seen.step
         for recent, new in (
             (self._rewards, clip_rewards(step.reward, self._max_abs_reward)),
             (self._discounts, step.discount),
-            (self._q_taken, q_taken),
-            (self._values, value),
+            (self._q_taken, seen.q_taken),
+            (self._values, seen.values),
         ):
             shift_in(recent, new)
+        priorities = functools.cache(self._priorities)  # after this step, by the number of missing rows
         for e, stream in enumerate(self._streams):
             if step.first[e]:
                 self._begin(e, stream, step.observation[e])
             else:
-                row = Step(step.observation[e], actions[e], step.reward[e], step.discount[e], np.True_)
-                self._writer.append(e, row)
+                self._writer.append(e, seen.row(e))
                 stream.steps += 1
-            self._keep_state(stream, state[e])
+            self._keep_state(stream, seen.states[e])
             if stream.steps == self._end_of(stream.made):
-                self._insert(e, stream, missing=0)
+                self._insert(e, stream, priorities(0))
             if step.end[e]:
-                self._end(e, stream, step.observation[e])
+                self._end(e, stream, step.observation[e], priorities)
 
     def _begin(self, e: int, stream: _Stream, observation: np.ndarray) -> None:
         self._writer.end_episode(e)
@@ -106,7 +102,9 @@ class SequenceAccumulator:
         layout = self._layout
         return sequence * layout.stride_steps + layout.length_steps + layout.n_steps - 1
 
-    def _end(self, e: int, stream: _Stream, observation: np.ndarray) -> None:
+    def _end(
+        self, e: int, stream: _Stream, observation: np.ndarray, priorities: Callable[[int], np.ndarray]
+    ) -> None:
         """Fills up the sequences that the episode's end has cut short."""
         padded = 0
         while stream.made * self._layout.stride_steps < stream.steps:
@@ -114,30 +112,27 @@ class SequenceAccumulator:
             for _ in range(missing - padded):
                 self._writer.append(e, padding(observation))
             padded = missing
-            self._insert(e, stream, missing)
+            self._insert(e, stream, priorities(missing))
         self._writer.end_episode(e)
 
-    def _insert(self, e: int, stream: _Stream, missing: int) -> None:
-        """Makes an item of the last rows, of which `missing` are not real."""
-        rows = len(self._rewards)
-        behind = np.zeros(missing, np.float32)
-        td_errors = sequence_td_errors(
-            self._of_sequence(self._q_taken, e, missing)[: self._layout.length_steps],
-            self._of_sequence(self._rewards, e, missing),
-            self._of_sequence(self._discounts, e, missing),
-            valid := np.arange(rows) < rows - missing,
-            np.concatenate([self._values[missing:, e], behind]),
-            self._rescaling,
-        )
-        # What is not finite is for the learner to refuse, count and explain.
-        td_errors = np.where(np.isfinite(td_errors), td_errors, 0.0)
-        priority = sequence_priorities(td_errors, valid[: self._layout.length_steps], self._priority_eta)
-        self._writer.insert(e, float(priority), stream.states.popleft())
+    def _insert(self, e: int, stream: _Stream, priorities: np.ndarray) -> None:
+        """Makes an item of the last rows; `priorities` [E] are of all environments' last rows."""
+        self._writer.insert(e, float(priorities[e]), stream.states.popleft())
         stream.made += 1
 
-    def _of_sequence(self, recent: np.ndarray, e: int, missing: int) -> np.ndarray:
-        """The last rows of one environment [M], with zeros in place of those that are missing."""
-        return np.concatenate([recent[missing:, e], np.zeros(missing, np.float32)])
+    def _priorities(self, missing: int) -> np.ndarray:
+        """[E] of the sequence that ends `missing` rows after the newest step, in each environment."""
+        length, rows = self._layout.length_steps, len(self._rewards)
+        # What is rolled round to the end stands for the missing rows, which are not valid and change nothing.
+        q_taken, rewards, discounts, values = (
+            np.roll(recent, -missing, axis=0)
+            for recent in (self._q_taken, self._rewards, self._discounts, self._values)
+        )
+        valid = np.broadcast_to((np.arange(rows) < rows - missing)[:, None], rewards.shape)
+        td_errors = sequence_td_errors(q_taken[:length], rewards, discounts, valid, values, self._rescaling)
+        # What is not finite is for the learner to refuse, count and explain.
+        td_errors = np.where(np.isfinite(td_errors), td_errors, 0.0)
+        return sequence_priorities(td_errors, valid[:length], self._priority_eta)
 
 
 class _Stream:

@@ -1,4 +1,7 @@
-"""DRQN (Hausknecht & Stone 2015): DQN with an LSTM, learned from sub-sequences. R2D2 starts from here."""
+"""DRQN (Hausknecht & Stone 2015): DQN with an LSTM, learned from sub-sequences. R2D2 starts from here.
+
+As in DQN a lost life ends an episode in training, and so clears the state; evaluation remembers whole games.
+"""
 
 from __future__ import annotations
 
@@ -112,6 +115,8 @@ ALGORITHM: Preset = {
     "network.core": Setting("lstm", HAUSKNECHT),
     "network.hidden_units": Setting((), HAUSKNECHT + ": the LSTM is in place of the dense layer"),
     "sequence.start_state": Setting("zero", HAUSKNECHT),
+    "sequence.length_steps": Setting(10, UNVERIFIED),
+    "sequence.overlap_steps": Setting(9, HAUSKNECHT + ": a sub-sequence may begin at any step"),
     "learner.n_steps": Setting(1, HAUSKNECHT),
 }
 
@@ -120,8 +125,6 @@ PAPER: Preset = {
     **dqn.EXPLORATION["paper"],
     **ALGORITHM,
     "network.core_units": Setting(512, HAUSKNECHT),
-    "sequence.length_steps": Setting(10, UNVERIFIED),
-    "sequence.overlap_steps": Setting(9, HAUSKNECHT + ": a sub-sequence may begin at any step"),
 }
 
 SMALL: Preset = {
@@ -129,8 +132,6 @@ SMALL: Preset = {
     **dqn.EXPLORATION["small"],
     **ALGORITHM,
     "network.core_units": Setting(128, OURS),
-    "sequence.length_steps": Setting(10, UNVERIFIED),
-    "sequence.overlap_steps": Setting(9, HAUSKNECHT + ": a sub-sequence may begin at any step"),
     "learner.batch_size": Setting(16, OURS),
 }
 
@@ -139,8 +140,6 @@ TOY: Preset = {
     **dqn.EXPLORATION["toy"],
     **ALGORITHM,
     "network.core_units": Setting(64, OURS),
-    "sequence.length_steps": Setting(10, UNVERIFIED),
-    "sequence.overlap_steps": Setting(9, HAUSKNECHT + ": a sub-sequence may begin at any step"),
     "replay.samples_per_insert": Setting(16.0, OURS),
     "learner.batch_size": Setting(8, OURS),
 }

@@ -125,7 +125,7 @@ class ReplayConfig:
     error_buffer_samples: int = setting(
         0,
         "how far the steps trained on, from a global replay or each local one, may stray from that ratio; 0: "
-        " twice the least that is safe",
+        "twice the least that is safe",
         0,
     )
     priority_exponent: float = setting(0.0, "alpha of proportional sampling; 0: uniform", 0, 1)
@@ -149,7 +149,9 @@ class SequenceConfig:
     """How r2d2 and drqn cut episodes into replay items. The other agents learn from transitions: one step."""
 
     length_steps: int = setting(1, "trained steps of a sequence", 1)
-    overlap_steps: int = setting(0, "of those that the next sequence has too; fewer than length_steps", 0)
+    overlap_steps: int = setting(
+        0, "of those that the next sequence has too; one fewer than length_steps: they begin at any step", 0
+    )
     burn_in_steps: int = setting(
         0, "steps before the trained ones that only bring the recurrent state up to date", 0
     )

@@ -116,7 +116,7 @@ class Policy:
         inputs = Inputs(self._stack.push(array, begins), self._actions, rewards, begins)
         epsilons = np.full(self._size, self._epsilon, np.float32)
         decision = self._act(self._parameters, inputs, self._state, epsilons, self._key, self._calls)
-        self._state, self._actions = decision.after, np.asarray(decision.actions)
+        self._state, self._actions = decision.next_states, np.asarray(decision.actions)
         self._calls += 1
         return int(self._actions[0]) if single else self._actions
 

@@ -1,1 +1,1 @@
-"""Haiku networks: torsos, and the one function that builds a network."""
+"""Haiku networks: torsos, the recurrent core, and the one function that puts them together."""

@@ -39,7 +39,7 @@ def build_network(config: NetworkConfig, spec: EnvironmentSpec, frame_stack: int
     torso = _choose_torso(config, spec)
 
     def forward(inputs: Inputs, state: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """[T, B, ...] to [T, B, A]."""
+        """Inputs [T, B, ...] and a state [B, K] to Q values [T, B, A] and the state after them."""
         steps, size = inputs.first.shape
         stacks = inputs.stack.reshape(steps * size, *inputs.stack.shape[2:])
         features = nature_torso(stacks, config.filters) if torso == "nature" else flat_torso(stacks)

@@ -42,9 +42,11 @@ class LSTM(hk.Module):
             gates, begins = now
             state = jnp.where(begins[:, None], 0.0, state)
             hidden, cell = jnp.split(state, 2, axis=-1)
-            enter, new, forget, show = jnp.split(gates + hidden @ recurrent, 4, axis=-1)
-            cell = jax.nn.sigmoid(forget + 1.0) * cell + jax.nn.sigmoid(enter) * jnp.tanh(new)
-            hidden = jax.nn.sigmoid(show) * jnp.tanh(cell)
+            input_gate, candidate, forget_gate, output_gate = jnp.split(
+                gates + hidden @ recurrent, 4, axis=-1
+            )
+            cell = jax.nn.sigmoid(forget_gate + 1.0) * cell + jax.nn.sigmoid(input_gate) * jnp.tanh(candidate)
+            hidden = jax.nn.sigmoid(output_gate) * jnp.tanh(cell)
             return jnp.concatenate([hidden, cell], axis=-1), hidden
 
         state, hidden = jax.lax.scan(step, state, (from_inputs, first))

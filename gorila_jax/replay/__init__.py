@@ -9,19 +9,15 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 
-from gorila_jax.replay.limiter import smallest_error_buffer
-from gorila_jax.replay.signature import check_memory, estimate_bytes, step_signature
+from gorila_jax.replay.signature import step_signature
 from gorila_jax.replay.spread import spread_sampler
 from gorila_jax.replay.table import TableSpec, split_table
 from gorila_jax.types import ConfigError, Replay, ReplayError
 
 __all__ = [
     "TableSpec",
-    "check_memory",
-    "estimate_bytes",
     "make_replay",
     "reverb_available",
-    "smallest_error_buffer",
     "split_table",
     "spread_sampler",
     "step_signature",

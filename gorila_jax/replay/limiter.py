@@ -8,6 +8,7 @@ These are the rules of `reverb.rate_limiters.SampleToInsertRatio`, so both backe
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from gorila_jax.types import ConfigError
@@ -60,20 +61,25 @@ def smallest_error_buffer(
     return max(1.0, samples_per_insert, (drawn + inserted) / 2)
 
 
-def check_limiter(limiter: Limiter, batch_size: int = 1, num_tables: int = 1) -> None:
+def check_limiter(
+    limiter: Limiter, batch_size: int = 1, num_tables: int = 1, samples_per_item: int = 1
+) -> None:
     """Raises ConfigError for settings with which both sides would wait for ever.
 
     Args:
-      limiter: of `num_tables` tables together.
+      limiter: of `num_tables` tables together; it counts items.
       batch_size: items that are drawn at once, from all of them.
+      samples_per_item: what the message counts an item for.
     """
     if limiter.samples_per_insert == 0:
         return
     smallest = num_tables * smallest_error_buffer(limiter.samples_per_insert, batch_size // num_tables)
     if limiter.error_buffer < smallest:
-        tables = f" from {num_tables} tables" if num_tables > 1 else ""
+        buffer, least = limiter.error_buffer * samples_per_item, smallest * samples_per_item
+        drawn = f"{batch_size * samples_per_item} samples"
+        if num_tables > 1:
+            drawn += f" from {num_tables} tables"
         raise ConfigError(
-            f"an error buffer of {limiter.error_buffer:g} samples is too small: with "
-            f"{limiter.samples_per_insert:g} samples per insert and batches of {batch_size}{tables} both the "
-            f"actors and the learner could wait for ever for each other; the least that works is {smallest:g}"
+            f"an error buffer of {buffer:g} samples is too small for batches of {drawn}: the actors and the "
+            f"learner could wait for ever for each other; the least that works is {math.ceil(least)}"
         )

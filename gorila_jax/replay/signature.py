@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gorila_jax.types import ConfigError, EnvironmentSpec, ReplayError, Step
+from gorila_jax.types import EnvironmentSpec, ReplayError, Step
 
 
 class Field(NamedTuple):
@@ -52,58 +52,6 @@ def check_step(signature: Signature, step: Step) -> None:
 def row_bytes(fields: Iterable[Field]) -> int:
     """Bytes of the data of one row of these fields (or of a whole signature), uncompressed."""
     return sum(int(np.prod(field.shape, dtype=np.int64)) * field.dtype.itemsize for field in fields)
-
-
-def estimate_bytes(
-    signature: Signature,
-    window_steps: int,
-    capacity_items: int,
-    num_tables: int = 1,
-    backend: str = "reverb",
-    *,
-    stride_steps: int = 1,
-    state_size: int = 0,
-) -> int:
-    """Bytes that `num_tables` full tables take, when an item starts at every `stride_steps`-th row.
-
-    A row is stored once however many items refer to it, so a table holds about `stride_steps` rows for every
-    item. What fills windows up at the ends of episodes comes on top.
-
-    The constants were measured with rows of noise. Reverb compresses each row: noise takes a seventh more
-    than its size there, frames of a game about half of it.
-
-    Args:
-      signature: of a row.
-      window_steps: rows of an item.
-      capacity_items: of one table.
-      num_tables: all alike.
-      backend: "reverb" or "memory".
-      stride_steps: rows from the start of an item to that of the next one.
-      state_size: numbers of the recurrent state that is stored with every item.
-    """
-    data, state = row_bytes(signature), 4 * state_size
-    if backend == "memory":
-        row, item = data + 440, 80 + 8 * window_steps + state
-    else:
-        row, item = data * 7 // 6 + 1000, 700 + 120 * window_steps + state * 7 // 6
-    return num_tables * (capacity_items * (stride_steps * row + item) + (window_steps - stride_steps) * row)
-
-
-def check_memory(needed_bytes: int, free_bytes: int, capacity_steps: int) -> None:
-    """Raises ConfigError when the replay cannot fit, with a capacity that would.
-
-    Args:
-      needed_bytes: of the replay when it is full.
-      free_bytes: whoever calls this has read the machine's free memory.
-      capacity_steps: the setting that made it so large.
-    """
-    if needed_bytes > free_bytes:
-        fits = f"{0.9 * capacity_steps * free_bytes / needed_bytes:.1e}"
-        raise ConfigError(
-            f"the replay needs about {needed_bytes / 1e9:.1f} GB when full, but {free_bytes / 1e9:.1f} GB of "
-            f"memory are free: lower replay.capacity_steps from {capacity_steps:,} to about "
-            f"{int(float(fits)):,}"
-        )
 
 
 def describe(signature: Signature) -> dict[str, Any]:

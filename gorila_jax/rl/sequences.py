@@ -1,12 +1,12 @@
 """From the rows of a replay item to a sequence of steps to learn from, and its TD errors.
 
-A sequence of T = length trained steps, after B steps of burn-in and with n-step targets, is unrolled over
-B + T + n observations o_i ... o_{i+B+T+n-1}. With a stack of S frames its rows are
+A sequence of T = length trained steps, after U steps of burn-in and with n-step targets, is unrolled over
+U + T + n observations o_i ... o_{i+U+T+n-1}. With a stack of S frames its rows are
 
-    row             0 ... S-1          S ... S+B+T+n-2
-    observation     o_{i-S+1} ... o_i  o_{i+1} ... o_{i+B+T+n-1}
+    row             0 ... S-1          S ... S+U+T+n-2
+    observation     o_{i-S+1} ... o_i  o_{i+1} ... o_{i+U+T+n-1}
 
-as in `windows`, whose transition over one step is the sequence of T = 1, B = 0, n = 1. A row's action, reward
+as in `windows`, whose transition over one step is the sequence of T = 1, U = 0, n = 1. A row's action, reward
 and discount led to its observation. Near an episode's start the first observation repeats in place of burn-in
 that there is none of, near its end rows follow that mean nothing: both have `valid` false.
 
@@ -29,7 +29,7 @@ from gorila_jax.types import Inputs, Step
 class Sequences(NamedTuple):
     """B sequences with time first. The trained part has T steps and M = T + n - 1 rows after the first."""
 
-    burn_in: Inputs  # [burn-in, B, ...]
+    burn_in: Inputs  # [U, B, ...]
     trained: Inputs  # [T + n, B, ...]
     a_tm1: jax.Array  # [T, B] int32
     r_t: jax.Array  # [M, B] float32

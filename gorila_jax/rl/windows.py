@@ -35,7 +35,7 @@ class Layout(NamedTuple):
     """How the steps of an episode become items of replay: sequences of steps, or transitions."""
 
     frame_stack: int  # S
-    burn_in_steps: int  # B, observations that only bring the recurrent state up to date
+    burn_in_steps: int  # U, observations that only bring the recurrent state up to date
     length_steps: int  # T, trained steps
     stride_steps: int  # from one sequence of an episode to the next
     n_steps: int  # of reward before the bootstrap

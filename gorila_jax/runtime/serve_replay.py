@@ -11,8 +11,8 @@ from gorila_jax.agents import find_recipe
 from gorila_jax.config import Config
 from gorila_jax.environments import environment_spec
 from gorila_jax.replay import reverb_available
-from gorila_jax.replay.signature import check_memory
-from gorila_jax.runtime.system import replay_bytes, table_spec
+from gorila_jax.replay.table import check_memory, estimate_bytes
+from gorila_jax.runtime.plan import table_spec
 from gorila_jax.runtime.topology import count_tables
 from gorila_jax.types import ConfigError
 
@@ -37,7 +37,7 @@ def serve_replay(config: Config, index: int = 0) -> None:
     num_tables, num_servers = count_tables(config), config.replay.server_count
     table = table_spec(config, recipe, spec)
     own_tables = len(range(index, num_tables, num_servers))
-    needed = replay_bytes(config, recipe, table, own_tables, "reverb")
+    needed = estimate_bytes(table, own_tables, "reverb", recipe.layout(config).stride_steps)
     check_memory(needed, psutil.virtual_memory().available, config.replay.capacity_steps)
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -16,27 +16,22 @@ from jax.flatten_util import ravel_pytree
 
 from gorila_jax.actor.actor import Actor, ActorPorts
 from gorila_jax.actor.policy import make_policy
-from gorila_jax.agents.recipe import Elapsed, ExplorationFn, Recipe
-from gorila_jax.config import Config, get
+from gorila_jax.agents.recipe import Elapsed, ExplorationFn
+from gorila_jax.config import Config
 from gorila_jax.environments import make_environment
 from gorila_jax.learner.learner import Learner
 from gorila_jax.learner.prefetch import Prefetcher, StandIn
 from gorila_jax.learner.priorities import PriorityWriter
 from gorila_jax.parameter_server import make_parameter_server
-from gorila_jax.replay import make_replay, reverb_available, split_table, spread_sampler
-from gorila_jax.replay.limiter import check_limiter, smallest_error_buffer
-from gorila_jax.replay.signature import estimate_bytes, step_signature
-from gorila_jax.replay.table import TableSpec
+from gorila_jax.replay import make_replay, spread_sampler
 from gorila_jax.rl.windows import Layout
 from gorila_jax.runtime.coordinator import Coordinator
 from gorila_jax.runtime.episodes import EpisodeStatistics
+from gorila_jax.runtime.plan import Plan, state_size
 from gorila_jax.runtime.threads import IDLE, Worker, call_yielding
-from gorila_jax.runtime.topology import Topology
 from gorila_jax.runtime.waits import TimedEnvironment, Waits
 from gorila_jax.types import (
-    ConfigError,
     EnvironmentSpec,
-    Network,
     Parameters,
     ParameterServer,
     Replay,
@@ -49,7 +44,6 @@ class System(NamedTuple):
     """Everything that lives while a run runs."""
 
     config: Config
-    topology: Topology
     spec: EnvironmentSpec
     layout: Layout  # of replay items
     actors: list[Actor]
@@ -140,88 +134,8 @@ class System(NamedTuple):
                 stack.callback(part.close)
 
 
-def table_spec(config: Config, recipe: Recipe, spec: EnvironmentSpec) -> TableSpec:
-    """A replay table of a run; all its tables are alike. Those of a global replay are shares of the whole.
-
-    The configuration counts steps; a table and its limiter count items, which begin `stride_steps` apart and
-    each train `length_steps`.
-
-    Raises:
-      ConfigError: `replay.error_buffer_samples` has no room for a batch.
-    """
-    replay, layout = config.replay, recipe.layout(config)
-    samples_per_insert = replay.samples_per_insert * layout.stride_steps / layout.length_steps
-    buffer = replay.error_buffer_samples / layout.length_steps
-    if not buffer and samples_per_insert:
-        bundles = config.learner.num_learners if replay.layout == "local" else 1
-        # A step of an actor inserts one item per environment, and the last of an episode all that are begun.
-        last = -(-(layout.length_steps + layout.n_steps - 1) // layout.stride_steps)
-        inserts = config.env.num_environments * last * config.actor.num_actors // bundles
-        buffer = 2 * smallest_error_buffer(
-            samples_per_insert,
-            config.learner.batch_size * config.learner.num_learners // bundles,
-            config.learner.prefetch_batches + 4,  # Reverb's samplers draw about two more ahead, each
-            inserts,
-        )
-    table = TableSpec(
-        signature=step_signature(spec),
-        window_steps=layout.window_steps,
-        capacity_items=max(1, replay.capacity_steps // layout.stride_steps),
-        min_items=-(-replay.learning_starts_steps // layout.stride_steps),
-        samples_per_insert=samples_per_insert,
-        error_buffer=buffer,
-        priority_exponent=replay.priority_exponent,
-        state_size=state_size(recipe.network(config, spec)) if layout.stores_state else 0,
-    )
-    shares = replay.server_count if replay.layout == "global" else 1
-    check_limiter(table.limiter, config.learner.batch_size, shares)
-    return split_table(table, shares)
-
-
-def replay_bytes(config: Config, recipe: Recipe, table: TableSpec, num_tables: int, backend: str) -> int:
-    """What `num_tables` such tables take when they are full."""
-    return estimate_bytes(
-        table.signature,
-        table.window_steps,
-        table.capacity_items,
-        num_tables,
-        backend,
-        stride_steps=recipe.layout(config).stride_steps,
-        state_size=table.state_size,
-    )
-
-
-def state_size(network: Network) -> int:
-    """K, the numbers of a network's recurrent state. Nothing is computed for it."""
-    parameters = jax.eval_shape(network.init, jax.random.PRNGKey(0))
-    state = jax.eval_shape(lambda parameters: network.initial_state(parameters, 1), parameters)
-    return int(state.shape[1])
-
-
-def choose_backend(config: Config) -> str:
-    """reverb or memory, where the configuration leaves it open.
-
-    Raises:
-      ConfigError: it comes to memory, and something is set that only a server has.
-    """
-    backend = config.replay.backend
-    if backend == "auto":
-        backend = "memory" if config.run.lockstep or not reverb_available() else "reverb"
-    if backend == "memory":
-        for path in ("replay.server_addresses", "replay.port"):
-            if get(config, path):
-                raise ConfigError(
-                    f"{path} is set, but this run has the in-process replay, which has no server: Reverb is "
-                    "used unless run.lockstep or replay.backend=memory is set, or it is not installed"
-                )
-    return backend
-
-
 def build_system(
-    config: Config,
-    recipe: Recipe,
-    topology: Topology,
-    spec: EnvironmentSpec,
+    plan: Plan,
     coordinator: Coordinator,
     *,
     run_id: str,
@@ -243,19 +157,16 @@ def build_system(
     """
     with contextlib.ExitStack() as undo:  # of what was started, if something after it fails
         build = functools.partial(
-            _build, config, recipe, topology, spec, coordinator, undo, run_id, generation, initial_parameters,
-            replay_directory,
-        )  # fmt: skip
-        system = build() if config.run.lockstep else call_yielding(config.run.feeder_niceness, build)
+            _build, plan, coordinator, undo, run_id, generation, initial_parameters, replay_directory
+        )
+        run = plan.config.run
+        system = build() if run.lockstep else call_yielding(run.feeder_niceness, build)
         undo.pop_all()
     return system
 
 
 def _build(
-    config: Config,
-    recipe: Recipe,
-    topology: Topology,
-    spec: EnvironmentSpec,
+    plan: Plan,
     coordinator: Coordinator,
     undo: contextlib.ExitStack,
     run_id: str,
@@ -263,13 +174,14 @@ def _build(
     initial_parameters: Parameters | None,
     replay_directory: str | None,
 ) -> System:
-    network = recipe.network(config, spec)
+    config, recipe, topology = plan.config, plan.recipe, plan.topology
+    network = recipe.network(config, plan.spec)
     parameter_key, actor_key = jax.random.split(jax.random.PRNGKey(config.run.seed))
     parameters = network.init(parameter_key) if initial_parameters is None else initial_parameters
     server = make_parameter_server(parameters, config.parameter_server, topology.learner_devices)
     replay = make_replay(
-        choose_backend(config),
-        table_spec(config, recipe, spec),
+        plan.backend,
+        plan.table,
         topology.num_tables,
         seed=_seed(config.run.seed, "replay", generation),
         run_id=run_id,
@@ -350,7 +262,7 @@ def _build(
     if not learner_config.prefetch_batches:
         prefetchers, stand_ins = [], []
     return System(
-        config, topology, spec, recipe.layout(config), actors, writers, samplers, prefetchers, stand_ins,
+        config, plan.spec, recipe.layout(config), actors, writers, samplers, prefetchers, stand_ins,
         learners, priority_writers, server, replay, episodes, waits, exploration,
     )  # fmt: skip
 

@@ -14,46 +14,24 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-import jax
-import psutil
-
 from gorila_jax import checkpoints
-from gorila_jax.agents import RECIPES, find_recipe
-from gorila_jax.agents.recipe import Recipe
-from gorila_jax.config import Config, to_json_dict, validate
-from gorila_jax.environments import check_autoreset, environment_spec, is_atari, make_environment
+from gorila_jax.config import Config, to_json_dict
+from gorila_jax.environments import check_autoreset, is_atari, make_environment
 from gorila_jax.environments.names import is_user_environment
 from gorila_jax.evaluation.policy import check_fit
 from gorila_jax.evaluation.saved_run import CHECKPOINTS, load_run
-from gorila_jax.parameter_server import make_optimizer
-from gorila_jax.replay.signature import check_memory
-from gorila_jax.runtime import configure, topology
 from gorila_jax.runtime.coordinator import Coordinator
-from gorila_jax.runtime.devices import claim_devices, prefer_fast_cpu_runtime
 from gorila_jax.runtime.episodes import EpisodeStatistics, EpisodeWriter, written_before
 from gorila_jax.runtime.lockstep import run_lockstep
 from gorila_jax.runtime.metrics import METRICS, MetricsWriter
 from gorila_jax.runtime.monitor import REPLAY_DIRECTORY, Monitor
+from gorila_jax.runtime.plan import Plan, make_plan
 from gorila_jax.runtime.pool_threads import choose_pool_threads
 from gorila_jax.runtime.progress import Progress, exploration_table
-from gorila_jax.runtime.system import (
-    System,
-    build_system,
-    checksum,
-    choose_backend,
-    replay_bytes,
-    table_spec,
-)
+from gorila_jax.runtime.system import System, build_system, checksum
 from gorila_jax.runtime.threads import run_threads
 from gorila_jax.runtime.workdir import LOG, Workdir, check_workdir, open_workdir
-from gorila_jax.types import (
-    ConfigError,
-    EnvironmentSpec,
-    GorilaError,
-    Parameters,
-    ReplayError,
-    RunError,
-)
+from gorila_jax.types import ConfigError, EnvironmentSpec, GorilaError, Parameters, ReplayError, RunError
 
 MAY_CHANGE = (
     "run.total_frames", "run.log_period_seconds", "run.platform", "run.host_devices", "checkpoint.*",
@@ -76,74 +54,13 @@ class TrainResult(NamedTuple):
     parameters_checksum: str
 
 
-class Plan(NamedTuple):
-    """What is known of a run before anything of it has started."""
-
-    recipe: Recipe
-    spec: EnvironmentSpec
-    topology: topology.Topology
-    replay_bytes: int  # when full, in this process; 0 where other processes hold it
-    lines: list[str]  # for a person
-
-
-def make_plan(config: Config) -> Plan:
-    """Checks all that needs no look at memory and workdir. Raises ConfigError."""
-    validate(config)
-    recipe = find_recipe(config.agent)
-    recipe.validate(config)
-    many = config.learner.num_learners > 1 or config.parameter_server.num_shards > 1
-    make_optimizer(config.parameter_server, sharded=many)
-    if config.agent in RECIPES:
-        prefer_fast_cpu_runtime()
-    devices = claim_devices(config.run)
-    spec = environment_spec(config.environment, config.env)
-    placed = topology.make_topology(config, devices)
-    shapes = jax.eval_shape(recipe.network(config, spec).init, jax.random.PRNGKey(0))
-    num_parameters = sum(leaf.size for leaf in jax.tree_util.tree_leaves(shapes))
-    if config.parameter_server.num_shards > num_parameters:
-        raise ConfigError(
-            f"parameter_server.num_shards is {config.parameter_server.num_shards}, but the network has only "
-            f"{num_parameters:,} parameters to share among them"
-        )
-    table = table_spec(config, recipe, spec)
-    backend = choose_backend(config)
-    layout = recipe.layout(config)
-    needed_bytes = replay_bytes(config, recipe, table, placed.num_tables, backend)
-    items = f"{table.capacity_items:,} transitions"
-    if layout.length_steps > 1:
-        items = f"{table.capacity_items * layout.stride_steps:,} steps = {table.capacity_items:,} sequences"
-    where = f"at most about {needed_bytes / 1e9:.2f} GB when full"
-    if config.replay.server_addresses:
-        where += f", on {', '.join(config.replay.server_addresses)}"
-    elif backend == "memory" and config.replay.backend == "auto" and not config.run.lockstep:
-        where += "; in this process, because Reverb is not installed"
-    lines = [
-        *configure.describe(config),
-        *topology.describe(placed, config, len(devices)),
-        f"network: {num_parameters:,} parameters, {spec.num_actions} actions, observations "
-        f"{spec.observation_dtype} {spec.observation_shape}",
-        f"environment: {', '.join(f'{name}={value}' for name, value in spec.settings.items())}",
-        f"replay: {backend}, {placed.num_tables} x {items}, {where}; "
-        f"{psutil.virtual_memory().available / 1e9:.1f} GB free here",
-        f"budget: {config.run.total_frames:,} frames = "
-        f"{config.run.total_frames // spec.frames_per_step:,} steps",
-    ]
-    here = 0 if config.replay.server_addresses else needed_bytes
-    return Plan(recipe, spec, placed, here, lines)
-
-
 def dry_run(config: Config, workdir: str | os.PathLike[str] | None = None) -> None:
     """Prints the plan, checks what `train` would check, and starts nothing. Raises ConfigError."""
     plan = make_plan(config)
     print("\n".join(plan.lines))
-    _check_memory(config, plan)
+    plan.check_memory()
     check_workdir(workdir or default_workdir(config), to_json_dict(config), may_change=MAY_CHANGE)
     load_initial_parameters(config, plan.spec)
-
-
-def _check_memory(config: Config, plan: Plan) -> None:
-    free_bytes = psutil.virtual_memory().available
-    check_memory(plan.replay_bytes, free_bytes, config.replay.capacity_steps)
 
 
 def default_workdir(config: Config) -> str:
@@ -167,7 +84,7 @@ def train(config: Config, workdir: str | os.PathLike[str] | None = None) -> Trai
       RunError: a part failed while the run ran, and is the error's cause; the last checkpoint stands.
     """
     plan = make_plan(config)
-    _check_memory(config, plan)
+    plan.check_memory()
     workdir = workdir or default_workdir(config)
     initial_parameters = None
     if not checkpoints.list_checkpoints(os.path.join(workdir, CHECKPOINTS)):
@@ -217,11 +134,9 @@ def _train(
         progress.note(f"parameters taken from {config.run.init_from}; exploration starts anew")
     with _signals(coordinator), contextlib.ExitStack() as stack:
         num_threads = choose_pool_threads(config, progress.note)
+        threaded = dataclasses.replace(config.env, num_threads=num_threads)
         system = build_system(
-            dataclasses.replace(config, env=dataclasses.replace(config.env, num_threads=num_threads)),
-            plan.recipe,
-            plan.topology,
-            plan.spec,
+            plan._replace(config=dataclasses.replace(config, env=threaded)),
             coordinator,
             run_id=config.replay.run_id or uuid.uuid4().hex,
             generation=generation,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gorila_jax.actor.accumulator import TransitionAccumulator
+from gorila_jax.actor.accumulator import ActorStep, TransitionAccumulator
 from gorila_jax.types import End
 from tests.doubles import CounterEnv, Episode, Recorder, episode
 
@@ -24,7 +24,8 @@ def play(scripts, num_steps, frame_stack=2, n_steps=1, max_abs_reward=0.0, q_tak
     def observe(actions, step):
         q_values = np.full(len(scripts), q_taken, np.float32)
         values = 10.0 * step.observation.astype(np.float32)
-        accumulator.observe(actions, q_values, step, values, np.zeros((len(scripts), 0), np.float32))
+        states = np.zeros((len(scripts), 0), np.float32)
+        accumulator.observe(ActorStep(actions, q_values, step, values, states))
 
     observe(np.zeros(len(scripts), np.int32), environment.reset())
     for t in range(num_steps):

@@ -129,7 +129,7 @@ def test_epsilon_is_the_share_of_random_actions():
     chosen = policy(parameters, inputs, np.zeros((size, 0)), epsilons, jax.random.PRNGKey(0), 0)
     actions = np.asarray(chosen.actions)
     assert np.asarray(chosen.q_taken).tolist() == (actions == 2).tolist()
-    assert (np.asarray(chosen.value) == 1).all()
+    assert (np.asarray(chosen.values) == 1).all()
     greedy = (actions == 2).reshape(5, 2000)
     # Of the random actions a quarter is the greedy one. Four standard deviations of 2000 draws.
     assert greedy.mean(axis=1) == pytest.approx(1 - 0.75 * np.linspace(0, 1, 5), abs=0.045)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from gorila_jax.actor.accumulator import TransitionAccumulator
+from gorila_jax.actor.accumulator import ActorStep, TransitionAccumulator
 from gorila_jax.actor.sequences import SequenceAccumulator
 from gorila_jax.rl.rescaling import IDENTITY, rescaling
 from gorila_jax.rl.windows import Layout, transition_layout
@@ -38,7 +38,8 @@ def play(scripts, num_steps, layout, pair=IDENTITY, make=SequenceAccumulator, of
 
     def observe(actions, step, before):
         numbers = step.observation.astype(np.float32)
-        accumulator.observe(actions, before, step, 10 * numbers, np.stack([numbers, -numbers], axis=1))
+        states = np.stack([numbers, -numbers], axis=1)
+        accumulator.observe(ActorStep(actions, before, step, 10 * numbers, states))
         return numbers
 
     before = observe(
@@ -124,12 +125,11 @@ def test_a_kept_state_does_not_change_with_the_actor_s():
     )
     environment = CounterEnv([[episode(9)]], GAMMA)
     state, zeros = np.array([[7.0]], np.float32), np.zeros(1, np.float32)
-    accumulator.observe(np.zeros(1, np.int32), zeros, environment.reset(), zeros, state)
+    action = np.zeros(1, np.int32)
+    accumulator.observe(ActorStep(action, zeros, environment.reset(), zeros, state))
     state[:] = 8.0
     for _ in range(2):
-        accumulator.observe(
-            np.zeros(1, np.int32), zeros, environment.step(np.zeros(1, np.int32)), zeros, state
-        )
+        accumulator.observe(ActorStep(action, zeros, environment.step(action), zeros, state))
     assert [item.state.tolist() for item in recorder.items] == [[7.0]]
 
 
@@ -179,7 +179,7 @@ def test_a_value_that_is_not_finite_makes_no_priority_unusable():
     )
     environment, state = CounterEnv([[episode(4)]], GAMMA), np.zeros((1, 0), np.float32)
     bad, action = np.array([np.nan], np.float32), np.zeros(1, np.int32)
-    accumulator.observe(action, bad, environment.reset(), bad, state)
+    accumulator.observe(ActorStep(action, bad, environment.reset(), bad, state))
     for _ in range(4):
-        accumulator.observe(action, bad, environment.step(action), bad, state)
+        accumulator.observe(ActorStep(action, bad, environment.step(action), bad, state))
     assert len(recorder.items) == 2

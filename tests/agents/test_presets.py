@@ -13,7 +13,7 @@ from gorila_jax.config import Config, fields, get, override
 from gorila_jax.environments import environment_spec
 from gorila_jax.parameter_server import make_optimizer
 from gorila_jax.runtime.configure import make_config
-from gorila_jax.runtime.system import table_spec
+from gorila_jax.runtime.plan import table_spec
 from gorila_jax.runtime.topology import make_topology
 
 PRESETS = [(agent, preset) for agent, recipe in RECIPES.items() for preset in recipe.presets]

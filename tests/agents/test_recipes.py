@@ -11,8 +11,9 @@ from gorila_jax.agents.recipe import Elapsed
 from gorila_jax.environments import environment_spec
 from gorila_jax.rl.windows import Layout
 from gorila_jax.runtime.configure import make_config
-from gorila_jax.runtime.system import table_spec
+from gorila_jax.runtime.plan import make_plan, table_spec
 from gorila_jax.types import ConfigError
+from tests.evaluation.runs import first_number
 
 USERS_OWN = """
 from gorila_jax.agents import dqn
@@ -163,3 +164,37 @@ def test_a_table_of_sequences_counts_what_the_configuration_says_in_steps():
     table = table_spec(drqn, RECIPES["drqn"], environment_spec("Pong-v5", drqn.env))
     assert (table.capacity_items, table.state_size) == (1_000_000, 0)
     assert table.samples_per_insert == pytest.approx(0.8)
+
+
+def test_a_replay_of_sequences_is_planned_in_steps():
+    """The paper's four million frames; a stride that went missing would make them a fortieth."""
+    plan = make_plan(
+        make_config("r2d2", "Pong-v5", "paper", {"actor.num_actors": 1, "replay.backend": "memory"})
+    )
+    frames = 4_000_000 * 84 * 84
+    assert frames < plan.replay_bytes < 1.2 * frames
+    (line,) = (line for line in plan.lines if line.startswith("replay: "))
+    assert "1 x 4,000,000 steps = 100,000 sequences, about 30" in line
+    assert "up to 0.9 MB more for each episode in it" in line  # 4 + 40 + 80 + 4 rows of padding
+
+
+def test_a_network_that_remembers_wants_items_to_learn_it_from():
+    remembering = RECIPES["gorila"]._replace(network=first_number.network)
+    with pytest.raises(
+        ConfigError, match="the network of gorila has a recurrent state, but its replay items"
+    ):
+        make_plan(make_config("gorila", "Catch-v0"), remembering)
+
+
+def test_a_table_that_could_never_be_sampled_is_refused_with_the_plan():
+    config = make_config(
+        "r2d2", "Catch-v0", overrides={"replay.capacity_steps": 54, "replay.learning_starts_steps": 54}
+    )
+    with pytest.raises(ConfigError, match="waits for 11 items, but a table holds at most 10"):
+        make_plan(config)
+
+
+def test_an_error_buffer_is_told_in_the_steps_that_it_is_set_in():
+    config = make_config("r2d2", "Catch-v0", overrides={"replay.error_buffer_samples": 50})
+    with pytest.raises(ConfigError, match=r"buffer of 50 samples .* batches of 160 samples: .* works is 100"):
+        make_plan(config)

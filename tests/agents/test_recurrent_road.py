@@ -12,7 +12,7 @@ from gorila_jax.actor.policy import make_policy
 from gorila_jax.agents import RECIPES
 from gorila_jax.replay.memory import MemoryReplay
 from gorila_jax.runtime.configure import make_config
-from gorila_jax.runtime.system import state_size, table_spec
+from gorila_jax.runtime.plan import state_size, table_spec
 from gorila_jax.types import End, Inputs, Step
 from tests.doubles import CounterEnv, Recorder, episode
 

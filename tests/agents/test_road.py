@@ -18,7 +18,7 @@ from gorila_jax.agents import RECIPES
 from gorila_jax.networks.memoryless import memoryless
 from gorila_jax.replay.memory import MemoryReplay
 from gorila_jax.runtime.configure import make_config
-from gorila_jax.runtime.system import table_spec
+from gorila_jax.runtime.plan import table_spec
 from gorila_jax.types import NO_STATE, End, Step
 from tests.doubles import CounterEnv, Episode, episode
 from tests.reductions.machine import TRANSITIONS

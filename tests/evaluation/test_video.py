@@ -11,6 +11,7 @@ import pytest
 
 from gorila_jax.evaluation import video
 from gorila_jax.evaluation.evaluator import evaluate
+from gorila_jax.runtime.configure import make_config
 from gorila_jax.types import ConfigError, End
 from tests.evaluation.runs import atari_config, initial_parameters, toy_config
 
@@ -48,9 +49,9 @@ def test_pong_in_its_own_colours(tmp_path: Path, suffix: str) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("suffix", [".mp4", ".gif"])
-def test_whole_games_of_an_environment_without_pictures(tmp_path: Path, suffix: str) -> None:
-    config = toy_config()
+@pytest.mark.parametrize(("suffix", "agent"), [(".mp4", "dqn"), (".gif", "dqn"), (".gif", "r2d2")])
+def test_whole_games_of_an_environment_without_pictures(tmp_path: Path, suffix: str, agent: str) -> None:
+    config = make_config(agent, "Catch-v0")
     parameters = initial_parameters(config)
     path = tmp_path / ("film" + suffix)
     recording = video.record(config, parameters, path, episodes=3, seed=2)

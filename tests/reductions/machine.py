@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from gorila_jax.actor.accumulator import ActorStep
 from gorila_jax.agents import find_recipe
 from gorila_jax.config import Config
 from gorila_jax.environments import environment_spec, make_environment
@@ -16,7 +17,7 @@ from gorila_jax.learner.prefetch import Prefetcher
 from gorila_jax.parameter_server import make_parameter_server
 from gorila_jax.replay.memory import MemoryReplay
 from gorila_jax.runtime.configure import make_config
-from gorila_jax.runtime.system import table_spec
+from gorila_jax.runtime.plan import table_spec
 from gorila_jax.runtime.topology import make_topology
 from gorila_jax.types import Batch
 
@@ -58,11 +59,11 @@ def draw_batches(config: Config, num_batches: int = NUM_UPDATES) -> list[Batch]:
     size = environment.num_environments
     accumulator = recipe.accumulator(config, replay.writer(0, size))
     random = np.random.default_rng(5)
-    values, state = np.zeros(size, np.float32), np.zeros((size, 0), np.float32)
-    accumulator.observe(np.zeros(size, np.int32), values, environment.reset(), values, state)
+    values, states = np.zeros(size, np.float32), np.zeros((size, 0), np.float32)
+    accumulator.observe(ActorStep(np.zeros(size, np.int32), values, environment.reset(), values, states))
     for _ in range(100):
         actions = random.integers(0, spec.num_actions, size, dtype=np.int32)
-        accumulator.observe(actions, values, environment.step(actions), values, state)
+        accumulator.observe(ActorStep(actions, values, environment.step(actions), values, states))
     sampler = replay.sampler(0, config.learner.batch_size)
     batches = [sampler.sample(0.0) for _ in range(num_batches)]
     assert all(batch is not None for batch in batches)

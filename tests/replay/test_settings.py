@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from gorila_jax.replay import estimate_bytes, make_replay
+from gorila_jax.replay import make_replay
 from gorila_jax.replay.limiter import Limiter, check_limiter, smallest_error_buffer
-from gorila_jax.replay.signature import check_memory, row_bytes
-from gorila_jax.replay.table import appears_whole, check_table, split_table
+from gorila_jax.replay.signature import row_bytes
+from gorila_jax.replay.table import appears_whole, check_memory, check_table, estimate_bytes, split_table
 from gorila_jax.types import ConfigError, ReplayError
 from tests.replay.steps import table
 
@@ -62,7 +62,9 @@ def test_below_the_least_buffer_both_sides_would_wait():
 def test_tables_together_need_the_buffer_of_each_in_its_share_of_a_batch():
     least = 4 * smallest_error_buffer(8.0, 32 // 4)  # 4 * (8 + 8) / 2
     check_limiter(Limiter(100, 8.0, least), 32, 4)
-    with pytest.raises(ConfigError, match=r"batches of 32 from 4 tables .* the least that works is 32"):
+    with pytest.raises(
+        ConfigError, match=r"batches of 32 samples from 4 tables: .* the least that works is 32"
+    ):
         check_limiter(Limiter(100, 8.0, least - 1), 32, 4)
 
 
@@ -126,13 +128,13 @@ def test_the_replay_in_memory_has_no_servers():
 
 
 def test_the_estimate_counts_a_row_once():
-    signature = table(shape=(84, 84)).signature
+    spec = table(shape=(84, 84), window=5, capacity=10**6)
     data = 84 * 84 + 4 + 4 + 4 + 1
-    assert row_bytes(signature) == data
+    assert row_bytes(spec.signature) == data
     for backend in ("memory", "reverb"):
-        one = estimate_bytes(signature, 5, 10**6, backend=backend)
+        one = estimate_bytes(spec, 1, backend, 1)
         assert 1e6 * data < one < 1.6e6 * data
-        assert estimate_bytes(signature, 5, 10**6, 3, backend) == 3 * one
+        assert estimate_bytes(spec, 3, backend, 1) == 3 * one
 
 
 def test_a_replay_larger_than_the_memory_is_refused():

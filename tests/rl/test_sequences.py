@@ -129,13 +129,21 @@ def test_a_game_over_bootstraps_from_nothing_and_counts_itself(way):
     np.testing.assert_allclose(errors(2, 0.0, **way), [1 + 0.9 * 2 - 7, 2 - 11, 0], rtol=1e-6)
 
 
+def test_a_reward_of_2_and_a_value_of_3_five_steps_later():
+    """By hand, with 0.99 and epsilon 1e-3: h(2 + 0.99^5 h^-1(3)) = 3.15763."""
+    rewards, discounts = np.array([2, 0, 0, 0, 0], np.float32), np.full(5, 0.99, np.float32)
+    values, taken = np.array([9, 9, 9, 9, 9, 3], np.float32), np.zeros(1, np.float32)
+    got = sequence_td_errors(taken, rewards, discounts, np.ones(5, bool), values, rescaling(1e-3))
+    assert got == pytest.approx(3.15763, abs=1e-5)
+
+
 @WAYS
 def test_values_are_rescaled_back_before_the_sum_and_targets_after_it(way):
     pair = rescaling(1e-3)
     expected = [
         pair.apply(1 + 0.9 * 2 + 0.9**2 * pair.invert(300.0)) - 7,
         pair.apply(2 + 0.9 * 4 + 0.9**2 * pair.invert(400.0)) - 11,
-        pair.apply(4 + 0.9 * 400 * 0 + 0.9 * pair.invert(400.0)) - 13,
+        pair.apply(4 + 0.9 * pair.invert(400.0)) - 13,
     ]
     np.testing.assert_allclose(errors(3, pair=pair, **way), expected, rtol=1e-5)
 

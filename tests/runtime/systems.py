@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
-
-from gorila_jax.agents import find_recipe
 from gorila_jax.agents.recipe import Recipe
 from gorila_jax.config import Config
-from gorila_jax.environments import environment_spec
 from gorila_jax.runtime.configure import make_config
 from gorila_jax.runtime.coordinator import Coordinator
+from gorila_jax.runtime.plan import make_plan
 from gorila_jax.runtime.system import System, build_system
-from gorila_jax.runtime.topology import make_topology
 
 SMALL = {
     "env.num_environments": 2,
@@ -36,10 +32,7 @@ def build(
     config: Config, recipe: Recipe | None = None, generation: int = 0, coordinator: Coordinator | None = None
 ) -> System:
     return build_system(
-        config,
-        recipe or find_recipe(config.agent),
-        make_topology(config, jax.local_devices()),
-        environment_spec(config.environment, config.env),
+        make_plan(config, recipe),
         coordinator or Coordinator(10**9),
         run_id="test",
         generation=generation,

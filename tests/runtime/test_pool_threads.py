@@ -12,6 +12,7 @@ from gorila_jax import checkpoints
 from gorila_jax.config import Config, override
 from gorila_jax.runtime import configure, pool_threads
 from gorila_jax.runtime import train as train_module
+from gorila_jax.runtime.plan import Plan
 from gorila_jax.runtime.pool_threads import choose_pool_threads
 from gorila_jax.types import Environment
 from tests.doubles import CounterEnv, episode
@@ -113,9 +114,9 @@ def test_what_was_chosen_is_used_and_stored_nowhere(tmp_path: Path, monkeypatch)
     """A run resumed on another machine is the same experiment there."""
     used: list[int] = []
 
-    def build(config: Config, *arguments: Any, **more: Any) -> Any:
-        used.append(config.env.num_threads)
-        return original(config, *arguments, **more)
+    def build(plan: Plan, *arguments: Any, **more: Any) -> Any:
+        used.append(plan.config.env.num_threads)
+        return original(plan, *arguments, **more)
 
     original = train_module.build_system
     monkeypatch.setattr(train_module, "build_system", build)

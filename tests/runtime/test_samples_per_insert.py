@@ -13,7 +13,8 @@ from gorila_jax.environments import environment_spec
 from gorila_jax.replay.limiter import smallest_error_buffer
 from gorila_jax.runtime.coordinator import Coordinator
 from gorila_jax.runtime.lockstep import run_lockstep
-from gorila_jax.runtime.system import checksum, table_spec
+from gorila_jax.runtime.plan import table_spec
+from gorila_jax.runtime.system import checksum
 from gorila_jax.runtime.threads import run_threads
 from gorila_jax.types import ConfigError
 from tests.runtime.systems import build, config_of

@@ -89,6 +89,31 @@ def test_with_the_replay_its_items_are_back_and_learning_goes_on_at_once(tmp_pat
     assert sizes[metrics["frames"] > before["frames"]][0] >= last
 
 
+@pytest.mark.parametrize("length", [10, 80])  # episodes have 9 steps
+def test_a_recurrent_run_goes_on_with_its_sequences(tmp_path, length):
+    settings = {
+        "replay.checkpoint": True,
+        "run.log_period_seconds": 0.0,
+        "replay.learning_starts_steps": 40,
+        "sequence.length_steps": length,
+        "sequence.overlap_steps": length // 2,
+        "sequence.burn_in_steps": length // 2,
+    }
+
+    def go_on(total_frames):
+        config = config_of("r2d2", **settings | {"run.total_frames": total_frames})
+        assert train(config, tmp_path).exit_code == 0
+        return checkpoints.restore_latest(tmp_path / "checkpoints")[1]["counters"]
+
+    before = go_on(600)
+    after = go_on(before["frames"] + 60)
+    assert "with its replay" in (tmp_path / "log.txt").read_text()
+    assert after["updates"] > before["updates"] > 0
+    metrics = read_metrics(tmp_path)
+    resumed = metrics["frames"] > before["frames"]
+    assert metrics["replay_size_items"][resumed][0] >= metrics["replay_size_items"][~resumed][-1] > 50
+
+
 def test_the_end_tells_each_actor_s_episodes_and_epsilon(tmp_path):
     state = run(tmp_path, 600)
     said = (tmp_path / "log.txt").read_text()
