@@ -16,6 +16,9 @@ Many learners, over S shards:
   bounds.
 - *learners*: so many threads with a learner each, pulling, computing and pushing, and how old their gradients
   were.
+
+What the server costs is a few hundredths of an update, and the machine's speed wanders by more than that
+within seconds: the turns are short, and there are many.
 """
 
 from __future__ import annotations
@@ -70,6 +73,9 @@ NETWORKS = {
     "nature": ("Pong-v5", "paper"),
 }
 """Environment and preset of dqn that a network is of."""
+
+flags.set_default(ROUNDS, 15)
+flags.set_default(SECONDS, 1.0)
 
 OF_FUSED = "server_of_fused"
 OPTAX = "optax_updates_per_second"
