@@ -111,7 +111,7 @@ def test_a_recurrent_run_goes_on_with_its_sequences(tmp_path, length):
     assert after["updates"] > before["updates"] > 0
     metrics = read_metrics(tmp_path)
     resumed = metrics["frames"] > before["frames"]
-    assert metrics["replay_size_items"][resumed][0] >= metrics["replay_size_items"][~resumed][-1] > 50
+    assert metrics["replay_size_items"][resumed][0] >= metrics["replay_size_items"][~resumed][-1] > 20
 
 
 def test_the_end_tells_each_actor_s_episodes_and_epsilon(tmp_path):
