@@ -190,11 +190,11 @@ def test_a_table_that_could_never_be_sampled_is_refused_with_the_plan():
     config = make_config(
         "r2d2", "Catch-v0", overrides={"replay.capacity_steps": 54, "replay.learning_starts_steps": 54}
     )
-    with pytest.raises(ConfigError, match="waits for 11 items, but a table holds at most 10"):
+    with pytest.raises(ConfigError, match="waits for 6 items, but a table holds at most 5"):
         make_plan(config)
 
 
 def test_an_error_buffer_is_told_in_the_steps_that_it_is_set_in():
     config = make_config("r2d2", "Catch-v0", overrides={"replay.error_buffer_samples": 50})
-    with pytest.raises(ConfigError, match=r"buffer of 50 samples .* batches of 160 samples: .* works is 100"):
+    with pytest.raises(ConfigError, match=r"buffer of 50 samples .* batches of 320 samples: .* works is 200"):
         make_plan(config)

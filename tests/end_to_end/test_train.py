@@ -161,7 +161,7 @@ def checksum(output: str) -> str:
     ("flags", "updates"),
     [
         (("--agent=gorila", "--num_actors=2", "--num_learners=2", "--num_shards=2"), range(300, 400)),
-        (("--agent=r2d2",), range(60, 80)),  # of 160 steps each
+        (("--agent=r2d2",), range(45, 65)),  # of 320 steps each
     ],
     ids=["gorila", "r2d2"],
 )

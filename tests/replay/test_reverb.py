@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -353,3 +354,16 @@ def test_packed_rows_bring_back_every_field_bit_for_bit():
             assert values.flags.c_contiguous
             expected = np.stack([getattr(row, name) for row in rows])
             assert values.tobytes() == expected.tobytes()
+
+
+def test_many_items_at_once_are_sent_without_a_warning_for_each(capfd):
+    with contextlib.closing(make_replay("reverb", table(), 1, run_id="many")) as replay:
+        writer = replay.writer(0, 1)
+        for number in range(300):
+            writer.append(0, step(number))
+            if number:
+                writer.insert(0, 1.0)
+        assert writer.ready(10.0)
+        writer.close()
+        assert replay.status(0).inserted_items == 299
+    assert "pending items" not in capfd.readouterr().err

@@ -18,6 +18,8 @@ from gorila_jax.replay.table import TableSpec, check_priority, check_state
 from gorila_jax.types import NO_STATE, ReplayError, Step
 
 _CLOSE_TIMEOUT_S = 2.0
+_MANY_ITEMS = 48  # on their way: from 64 on Reverb writes a warning for each
+_PAUSE_MS = 100
 _STREAMS_PER_CHANNEL = 32  # what an item costs Reverb's writer grows with the rows that it keeps
 
 
@@ -133,7 +135,7 @@ class _Channel:
         for column in range(self._num_columns):
             options = pybind.ConstantChunkerOptions(max_chunk_length=1, num_keep_alive_refs=kept_rows)
             self._compiled.ConfigureChunker(column, options)
-        self._unconfirmed = False  # whether an item may not have entered the table yet
+        self._unconfirmed = 0  # items that may not have entered the table yet
 
     def append(self, row: np.ndarray) -> Any:
         """Adds the bytes of one row, which Reverb copies; a reference to it."""
@@ -144,9 +146,14 @@ class _Channel:
         if self._num_columns == 2:
             columns.append([self._compiled.Append([None, state])[1]])
         self._compiled.CreateItem(table_name, priority, columns, [False] * len(columns))
-        self._unconfirmed = True
+        self._unconfirmed += 1
+        if self._unconfirmed % _MANY_ITEMS == 0:  # many episodes have ended at once: time to send them
+            with contextlib.suppress(
+                DeadlineExceededError
+            ):  # `ready` will say who holds them back
+                self.writer.flush(block_until_num_items=0, timeout_ms=_PAUSE_MS)
 
     def flush(self, timeout_ms: int) -> None:
         if self._unconfirmed:
             self.writer.flush(block_until_num_items=0, timeout_ms=timeout_ms)
-            self._unconfirmed = False
+            self._unconfirmed = 0
