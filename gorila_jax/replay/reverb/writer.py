@@ -148,9 +148,7 @@ class _Channel:
         self._compiled.CreateItem(table_name, priority, columns, [False] * len(columns))
         self._unconfirmed += 1
         if self._unconfirmed % _MANY_ITEMS == 0:  # many episodes have ended at once: time to send them
-            with contextlib.suppress(
-                DeadlineExceededError
-            ):  # `ready` will say who holds them back
+            with contextlib.suppress(DeadlineExceededError):  # `ready` will say who holds them back
                 self.writer.flush(block_until_num_items=0, timeout_ms=_PAUSE_MS)
 
     def flush(self, timeout_ms: int) -> None:
