@@ -45,7 +45,7 @@ class Task(NamedTuple):
 TASKS = {
     "cue_recall": Task(
         "benchmarks.memory_tasks:cue_recall",
-        200_000,
+        100_000,
         0.95,
         by_agent={
             "drqn": ("--config.sequence.length_steps=16", "--config.sequence.overlap_steps=15"),
