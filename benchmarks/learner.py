@@ -16,6 +16,7 @@ step of their replay takes when it is saved, beside the frames alone.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import os
@@ -85,6 +86,7 @@ SEQUENCE_CASES = {"small_16": ("small", 16)}
 SPACE_TO_DEPTH = "nature_128_newer_runtime"
 PLAIN = "nature_128_newer_runtime_plain"
 PATIENCE_S = 60.0
+ROWS_ALONE = 16  # of an item, where rows are saved without overlap
 
 
 def main() -> None:
@@ -317,30 +319,37 @@ def play(plan: Plan, writer: ReplayWriter, going_on: Callable[[], bool]) -> int:
 
 
 def saved_bytes(plan: Plan, filled: Filled, stack: contextlib.ExitStack) -> dict[str, float]:
-    """What a played step takes in a saved replay, and in one of the same rows, each an item of its own."""
+    """What a played step takes in a saved replay, and in one of the same rows without any overlap."""
     steps = filled.steps
-    alone = plan._replace(recipe=plan.recipe._replace(accumulator=lambda _, writer: RowByRow(writer)))
-    table = TableSpec(step_signature(plan.spec), 1, 2 * steps, 1, 0.0, 0.0, 0.0)
+    alone = plan._replace(recipe=plan.recipe._replace(accumulator=lambda _, writer: SideBySide(writer)))
+    table = TableSpec(step_signature(plan.spec), ROWS_ALONE, 2 * steps, 1, 0.0, 0.0, 0.0)
     replay = make_replay(plan.backend, table, 1, run_id=uuid.uuid4().hex)
     stack.callback(replay.close)
     writer = replay.writer(0, plan.config.env.num_environments)
-    rows = play(alone, writer, lambda: writer.inserted_items < steps)
+    play(alone, writer, lambda: writer.inserted_items * ROWS_ALONE < steps)
     return {
         "saved_bytes_per_step": bytes_on_disk(filled.replay) / steps,
-        "saved_bytes_per_step_of_frames_alone": bytes_on_disk(replay) / rows,
+        "saved_bytes_per_step_of_frames_alone": bytes_on_disk(replay) / (writer.inserted_items * ROWS_ALONE),
     }
 
 
-class RowByRow:
-    """Makes an item of every row; an accumulator."""
+class SideBySide:
+    """Makes items that share no row, of 16 rows each, so that the rows are most of what is saved; an
+    accumulator."""
 
     def __init__(self, writer: ReplayWriter):
         self._writer = writer
+        self._rows: collections.Counter[int] = collections.Counter()  # of each environment's episode
 
     def observe(self, seen: ActorStep) -> None:
         for e in np.flatnonzero(~seen.step.first):
             self._writer.append(e, seen.row(e))
-            self._writer.insert(e, 1.0)
+            self._rows[e] += 1
+            if self._rows[e] % ROWS_ALONE == 0:
+                self._writer.insert(e, 1.0)
+        for e in np.flatnonzero(seen.step.end):
+            self._writer.end_episode(e)
+            self._rows[e] = 0
 
 
 def bytes_on_disk(replay: Replay) -> int:
