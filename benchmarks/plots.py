@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import collections
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +20,9 @@ def plot_learning_curve(
 ) -> None:
     """Draws the game score of one or several runs over frames and over minutes into `out_png`.
 
-    Where an agent's environments explore differently, the score of those that explore least is a dashed line
-    beside the mean of all.
+    Runs that differ in nothing but their seed have one colour and one entry in the legend. Where an agent's
+    environments explore differently, the score of those that explore least is a dashed line beside the mean
+    of all.
 
     Raises:
       GorilaError: a workdir has no metrics or no finished episode.
@@ -30,25 +34,31 @@ def plot_learning_curve(
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     by_frames, by_minutes = figure.subplots(1, 2, sharey=True)
+    experiments = [load_experiment(path) for path in paths]
+    alike: dict[str, list[int]] = collections.defaultdict(list)  # the runs of each experiment, by number
+    for number, experiment in enumerate(experiments):
+        alike[_without_seed(experiment)].append(number)
+    colors = {kind: f"C{number}" for number, kind in enumerate(alike)}
     environments: list[str] = []
-    for path in paths:
-        experiment, metrics = load_experiment(path), read_metrics(path)
+    for number, (path, experiment) in enumerate(zip(paths, experiments, strict=True)):
+        metrics = read_metrics(path)
         known = np.isfinite(metrics["episode_return_mean"])
         if not known.any():
             raise GorilaError(f"{path} has no finished episode to plot")
         score, least = metrics["episode_return_mean"], metrics["episode_return_least_exploring"]
-        label = f"{experiment.get('agent')}, seed {experiment.get('run', {}).get('seed')}"
-        minutes = metrics["wall_seconds"] / 60
-        (line,) = by_frames.plot(metrics["frames"][known], score[known], label=label)
-        by_minutes.plot(minutes[known], score[known], label=label, color=line.get_color())
+        kind = _without_seed(experiment)
+        seeds = ", ".join(str(_seed(experiments[other])) for other in alike[kind])
+        label = f"{experiment.get('agent')}, seed{'s' if len(alike[kind]) > 1 else ''} {seeds}"
+        shown = number == alike[kind][0]  # in the legend
+        minutes, color = metrics["wall_seconds"] / 60, colors[kind]
+        style = {"label": label if shown else None, "color": color}
+        by_frames.plot(metrics["frames"][known], score[known], **style)
+        by_minutes.plot(minutes[known], score[known], **style)
         apart = np.isfinite(least)
         if (score[apart] != least[apart]).any():
             epsilon = metrics["epsilon_least_exploring"][apart][-1]
-            style = {
-                "label": f"{label}: those that explore least (ε {epsilon:.2g})",
-                "color": line.get_color(),
-                "linestyle": "--",
-            }
+            least_label = f"{label}: those that explore least (ε {epsilon:.2g})" if shown else None
+            style = {"label": least_label, "color": color, "linestyle": "--"}
             by_frames.plot(metrics["frames"][apart], least[apart], **style)
             by_minutes.plot(minutes[apart], least[apart], **style)
         if (name := str(experiment.get("environment"))) not in environments:
@@ -63,6 +73,15 @@ def plot_learning_curve(
         axes.legend()
     figure.suptitle(f"{', '.join(environments)}: game score during training")
     figure.savefig(out_png, dpi=120)
+
+
+def _seed(experiment: Mapping[str, Any]) -> Any:
+    return experiment.get("run", {}).get("seed")
+
+
+def _without_seed(experiment: Mapping[str, Any]) -> str:
+    """Equal for runs that differ in nothing else."""
+    return json.dumps({**experiment, "run": {**experiment.get("run", {}), "seed": None}}, sort_keys=True)
 
 
 def _short(value: float) -> str:

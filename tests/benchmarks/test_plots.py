@@ -44,7 +44,7 @@ def test_refuses_what_is_no_run_or_has_no_episode(tmp_path: Path) -> None:
         plot_learning_curve(tmp_path / "a", tmp_path / "out.png")
 
 
-def _drawn(monkeypatch: pytest.MonkeyPatch, workdir: Path, out: Path) -> list[Axes]:
+def _drawn(monkeypatch: pytest.MonkeyPatch, workdir: Path | list[Path], out: Path) -> list[Axes]:
     figures: list[Figure] = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
     plot_learning_curve(workdir, out)
@@ -73,3 +73,19 @@ def test_those_that_explore_least_are_drawn_where_they_differ(
             assert line.get_xdata() == pytest.approx([2000 / unit, 3000 / unit])
             assert list(line.get_ydata()) == [2, 3]
             assert line.get_color() == mean.get_color()
+
+
+def test_runs_that_differ_by_their_seed_alone_share_a_colour_and_an_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = []
+    for number, (agent, seed) in enumerate([("r2d2", 1), ("apex", 1), ("r2d2", 2), ("r2d2", 5)]):
+        paths.append(tmp_path / str(number))
+        open_workdir(paths[-1], {"agent": agent, "environment": "Catch-v0", "run": {"seed": seed}}).close()
+        with MetricsWriter(paths[-1]) as writer:
+            writer.write(_row(1000, episode_return_mean=number))
+    for axes in _drawn(monkeypatch, paths, tmp_path / "out.png"):
+        entries = [text.get_text() for text in axes.get_legend().get_texts()]
+        assert entries == ["r2d2, seeds 1, 2, 5", "apex, seed 1"]
+        colors = [line.get_color() for line in axes.get_lines()]
+        assert colors[0] == colors[2] == colors[3] != colors[1]
