@@ -48,7 +48,7 @@ TASKS = {
         100_000,
         0.95,
         by_agent={
-            "drqn": ("--config.sequence.length_steps=16", "--config.sequence.overlap_steps=15"),
+            "drqn": ("--config.sequence.length_steps=16",),
         },
     ),
     "hidden_cartpole": Task("benchmarks.memory_tasks:hidden_cartpole", 300_000, 400.0),

@@ -88,6 +88,25 @@ def test_a_wrong_override_is_refused_with_what_is_possible(path, value, says):
             "learning_starts_steps is 39, less than one sequence: it must be at least 40",
         ),
         (
+            {
+                "sequence.length_steps": 80,
+                "sequence.overlap_steps": 40,
+                "replay.learning_starts_steps": 40,
+                "replay.capacity_steps": 39,
+            },
+            "capacity_steps is 39, less than one sequence: it must be at least 40",
+        ),
+        (
+            {
+                "sequence.length_steps": 20,
+                "sequence.overlap_steps": 10,
+                "replay.learning_starts_steps": 54,
+                "replay.capacity_steps": 55,
+            },
+            "more than replay.capacity_steps = 55 in whole sequences, of which one begins every 10 steps",
+        ),
+        ({"env.observation_keys": "image,direction,image"}, "observation_keys names image twice"),
+        (
             {"replay.num_servers": 3, "replay.server_addresses": "a:1,b:2", "replay.run_id": "r"},
             "replay.num_servers is 3, but replay.server_addresses names 2",
         ),

@@ -30,7 +30,7 @@ def layout(config: Config) -> Layout:
         frame_stack=config.env.frame_stack,
         burn_in_steps=sequence.burn_in_steps,
         length_steps=sequence.length_steps,
-        stride_steps=sequence.length_steps - sequence.overlap_steps,
+        stride_steps=sequence.stride_steps,
         n_steps=config.learner.n_steps,
         stores_state=sequence.start_state == "stored",
     )
@@ -116,7 +116,7 @@ ALGORITHM: Preset = {
     "network.hidden_units": Setting((), HAUSKNECHT + ": the LSTM is in place of the dense layer"),
     "sequence.start_state": Setting("zero", HAUSKNECHT),
     "sequence.length_steps": Setting(10, UNVERIFIED),
-    "sequence.overlap_steps": Setting(9, HAUSKNECHT + ": a sub-sequence may begin at any step"),
+    "sequence.overlap_steps": Setting(-1, HAUSKNECHT + ": a sub-sequence may begin at any step"),
     "learner.n_steps": Setting(1, HAUSKNECHT),
 }
 
@@ -124,6 +124,7 @@ PAPER: Preset = {
     **dqn.PAPER,
     **dqn.EXPLORATION["paper"],
     **ALGORITHM,
+    "replay.samples_per_insert": Setting(80.0, UNVERIFIED + ": 32 sub-sequences of 10 steps every 4 steps"),
     "network.core_units": Setting(512, HAUSKNECHT),
 }
 

@@ -68,6 +68,7 @@ SMALL: Preset = {
 TOY: Preset = {
     **dqn.TOY,
     **ALGORITHM,
+    "env.frame_stack": Setting(1, OURS + ": the core remembers"),
     "env.discount": Setting(0.99, OURS + ": short episodes"),
     "env.num_environments": Setting(16, OURS),
     "network.core_units": Setting(64, OURS),

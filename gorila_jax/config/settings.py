@@ -112,7 +112,8 @@ class ReplayConfig:
     capacity_steps: int = setting(
         1_000_000,
         "steps that a global replay keeps, or each local one, as transitions or as sequences; the oldest go "
-        "first",
+        "first. Here and below a sequence counts for the steps up to the start of the next one, also where "
+        "an episode's end has cut it short",
         1,
     )
     learning_starts_steps: int = setting(
@@ -150,7 +151,10 @@ class SequenceConfig:
 
     length_steps: int = setting(1, "trained steps of a sequence", 1)
     overlap_steps: int = setting(
-        0, "of those that the next sequence has too; one fewer than length_steps: they begin at any step", 0
+        0,
+        "of those that the next sequence has too; fewer than length_steps; -1: one fewer, so that sequences "
+        "begin at every step",
+        -1,
     )
     burn_in_steps: int = setting(
         0, "steps before the trained ones that only bring the recurrent state up to date", 0
@@ -164,6 +168,11 @@ class SequenceConfig:
     priority_eta: float = setting(
         0.9, "priority of a sequence: this x largest + the rest x mean of its abs TD errors", 0, 1
     )
+
+    @property
+    def stride_steps(self) -> int:
+        """From the start of a sequence to that of the next one of the same episode."""
+        return 1 if self.overlap_steps < 0 else self.length_steps - self.overlap_steps
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 from typing import Any
@@ -55,16 +56,24 @@ def _validate_together(config: Config) -> None:
             f"sequence.overlap_steps is {sequence.overlap_steps}, it must be less than "
             f"sequence.length_steps = {sequence.length_steps}: the next sequence begins after this one"
         )
-    stride_steps = sequence.length_steps - sequence.overlap_steps
-    if replay.learning_starts_steps < stride_steps:
-        raise ConfigError(
-            f"replay.learning_starts_steps is {replay.learning_starts_steps}, less than one sequence: it "
-            f"must be at least {stride_steps}, sequence.length_steps less sequence.overlap_steps"
-        )
-    if replay.learning_starts_steps > replay.capacity_steps:
+    for key, count in collections.Counter(config.env.observation_keys).items():
+        if count > 1:
+            raise ConfigError(f"env.observation_keys names {key} twice")
+    stride = sequence.stride_steps
+    for name, steps in (
+        ("learning_starts", replay.learning_starts_steps),
+        ("capacity", replay.capacity_steps),
+    ):
+        if steps < stride:
+            raise ConfigError(
+                f"replay.{name}_steps is {steps}, less than one sequence: it must be at least {stride}, "
+                "sequence.length_steps less sequence.overlap_steps"
+            )
+    if -(-replay.learning_starts_steps // stride) > replay.capacity_steps // stride:
+        whole = f" in whole sequences, of which one begins every {stride} steps" if stride > 1 else ""
         raise ConfigError(
             f"replay.learning_starts_steps is {replay.learning_starts_steps}, more than "
-            f"replay.capacity_steps = {replay.capacity_steps}: learning would never start"
+            f"replay.capacity_steps = {replay.capacity_steps}{whole}: learning would never start"
         )
     if replay.layout == "local" and actor.num_actors % learner.num_learners:
         raise ConfigError(

@@ -204,6 +204,8 @@ class CountedSteps(gymnasium.Wrapper):
             raise self._wrong(
                 call, f"an observation of {dtype}, but its observation_space says {space.dtype}"
             )
+        if dtype.kind == "f" and not np.isfinite(observation).all():
+            raise self._wrong(call, "an observation with numbers that are not finite")
         return observation
 
     def _number(self, what: str, value: Any, kinds: str) -> float:

@@ -19,6 +19,7 @@ from gorila_jax.types import (
     End,
     Environment,
     EnvironmentSpec,
+    EnvironmentStep,
     GorilaError,
     Parameters,
 )
@@ -105,7 +106,7 @@ def evaluate(
         deadline = clock() + 60 * max_minutes if clock else math.inf
         games = play_games(
             environment,
-            policy,
+            policy.act,
             split_evenly(episodes, size),
             on_game=on_game,
             out_of_time=lambda: clock is not None and clock() > deadline,
@@ -123,7 +124,7 @@ def split_evenly(episodes: int, num_environments: int) -> list[int]:
 
 def play_games(
     environment: Environment,
-    policy: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray],
+    act: Callable[[EnvironmentStep], np.ndarray],
     quotas: Sequence[int],
     *,
     on_game: Callable[[Game], None] = lambda game: None,
@@ -136,7 +137,7 @@ def play_games(
 
     Args:
       environment: E of them.
-      policy: (observation [E, ...], first [E], reward [E]) to actions [E].
+      act: actions [E] after a step, or the reset.
       quotas: [E].
       on_game: called with every game that counts, as it ends.
       out_of_time: asked after every step.
@@ -154,7 +155,7 @@ def play_games(
                 f"the time limit came after {len(games)} of {sum(quotas)} games, which would favour short "
                 "ones: allow more minutes, ask for fewer games, or lower the environment's own time limit"
             )
-        step = environment.step(policy(step.observation, step.first, step.reward))
+        step = environment.step(act(step))
         for game in scores.take(step):
             if left[game.environment]:
                 left[game.environment] -= 1

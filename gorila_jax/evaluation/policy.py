@@ -13,7 +13,7 @@ from gorila_jax.agents import find_recipe
 from gorila_jax.config import Config
 from gorila_jax.environments import environment_spec
 from gorila_jax.evaluation.saved_run import load_run
-from gorila_jax.types import ConfigError, EnvironmentSpec, Inputs, Parameters
+from gorila_jax.types import ConfigError, EnvironmentSpec, EnvironmentStep, Inputs, Parameters
 
 _ATARI_ACTIONS = 18  # of the full set
 
@@ -77,7 +77,7 @@ class Policy:
         """Says that the next observation (of every environment) begins an episode."""
         self._stack = None
 
-    def __call__(self, observation: Any, first: Any = None, reward: Any = None) -> Any:
+    def __call__(self, observation: Any, *, first: Any = None, reward: Any = None) -> Any:
         """Chooses an action for each observation; call it once per step of the environment.
 
         Args:
@@ -92,33 +92,42 @@ class Policy:
           An int from 0 on; [E] int32 for a batch.
 
         Raises:
-          ValueError: observations of another shape, type or number, or no reward for an agent that needs it.
+          ValueError: observations of another shape, type or number, a number that is not finite, or no reward
+            for an agent that needs it. The policy is then as it was.
         """
         array = np.asarray(observation)
         single = array.shape == self.spec.observation_shape
         if single:
             array = array[None]
         self._check(array)
+        size = len(array)
+        begins = np.broadcast_to(np.asarray(False if first is None else first, bool), size)
         if self._stack is None:
-            self._size = len(array)
-            self._stack = FrameStack(
-                self._size, self._frame_stack, self.spec.observation_shape, self.spec.observation_dtype
-            )
-            begins = np.ones(self._size, bool)
-            state = self._network.initial_state(self._parameters, self._size)
-            self._state = jax.device_put(state, self._device)
-            self._actions = np.zeros(self._size, np.int32)
-        else:
-            begins = np.broadcast_to(np.asarray(False if first is None else first, bool), self._size)
+            begins = np.ones(size, bool)
         if reward is None and self._sees_reward and not begins.all():
             raise ValueError("this agent sees the reward of its last action: policy(observation, reward=...)")
-        rewards = np.broadcast_to(np.asarray(0.0 if reward is None else reward, np.float32), self._size)
+        rewards = np.broadcast_to(np.asarray(0.0 if reward is None else reward, np.float32), size)
+        if not np.isfinite(rewards[~begins]).all():
+            raise ValueError(f"a reward of {reward}")
+        if self._stack is None:
+            self._size = size
+            self._stack = FrameStack(
+                size, self._frame_stack, self.spec.observation_shape, self.spec.observation_dtype
+            )
+            state = self._network.initial_state(self._parameters, size)
+            self._state = jax.device_put(state, self._device)
+            self._actions = np.zeros(size, np.int32)
         inputs = Inputs(self._stack.push(array, begins), self._actions, rewards, begins)
-        epsilons = np.full(self._size, self._epsilon, np.float32)
+        epsilons = np.full(size, self._epsilon, np.float32)
         decision = self._act(self._parameters, inputs, self._state, epsilons, self._key, self._calls)
         self._state, self._actions = decision.next_states, np.asarray(decision.actions)
         self._calls += 1
         return int(self._actions[0]) if single else self._actions
+
+    def act(self, step: EnvironmentStep) -> np.ndarray:
+        """Actions [E] int32 after a step, or a reset, of environments that reset themselves."""
+        actions: np.ndarray = self(step.observation, first=step.first, reward=step.reward)
+        return actions
 
     def _check(self, batch: np.ndarray) -> None:
         shape, dtype = self.spec.observation_shape, self.spec.observation_dtype
@@ -127,6 +136,8 @@ class Policy:
             raise ValueError(f"observation of shape {batch.shape}; {shape} or ({batched}) is right")
         if not np.can_cast(batch.dtype, dtype, "same_kind"):
             raise ValueError(f"observation of type {batch.dtype}; {dtype} is right")
+        if batch.dtype.kind == "f" and not np.isfinite(batch).all():
+            raise ValueError("an observation holds numbers that are not finite")
         if self._stack is not None and len(batch) != self._size:
             raise ValueError(
                 f"{len(batch)} observations after {self._size}: call reset() before the number changes"

@@ -112,7 +112,7 @@ def _play(
     film.append_data(_even(environment.render()))
     pictures, steps = 1, 0
     while len(games) < episodes and (steps < max_steps or not max_steps):
-        step = environment.step(policy(step.observation, step.first, step.reward))
+        step = environment.step(policy.act(step))
         film.append_data(_even(environment.render()))
         pictures += 1
         steps += int(not step.first[0])

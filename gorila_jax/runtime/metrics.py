@@ -58,7 +58,9 @@ COLUMNS: dict[str, Column] = {
     "actor_pull_share": Column("actor", "share of the actors' time waiting for parameters, 0 to 1"),
     "inserts_per_second": Column("replay", "items inserted per second, since the row before"),
     "samples_per_second": Column("replay", "items trained on per second, since the row before"),
-    "samples_per_insert": Column("replay", "steps trained on per step inserted, over the whole run"),
+    "samples_per_insert": Column(
+        "replay", "steps trained on per step inserted, over the whole run; cut sequences count whole"
+    ),
     "replay_size_items": Column("replay", "items in all tables"),
     "replay_fill_share": Column("replay", "items in all tables over their capacity, 0 to 1"),
     "priorities_written": Column("replay", "priorities that learning changed, since this start of the run"),

@@ -233,7 +233,8 @@ def _finish(
         progress.note(line)
     ages = system.server.status().staleness_histogram
     shown = [f"{age}: {number:,}" for age, number in enumerate(ages) if number]
-    progress.note(f"accepted gradients by age in updates ({len(ages) - 1}: or more): {', '.join(shown)}")
+    if shown:
+        progress.note(f"accepted gradients by age in updates ({len(ages) - 1}: or more): {', '.join(shown)}")
     progress.note(f"updates: {counts['updates']}")
     progress.note(f"parameters checksum: {digest}")
     progress.stop()

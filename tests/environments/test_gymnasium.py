@@ -279,6 +279,18 @@ def test_a_step_that_returns_something_else_is_told(of_step, message):
         environment.step(0)
 
 
+def test_an_observation_that_is_not_finite_is_told():
+    """A recurrent network would carry it to the end of the episode."""
+    environment = Returns(
+        (np.zeros(2, np.float32), {}), (np.array([0, np.nan], np.float32), 0.0, True, False, {})
+    )
+    environment.observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    counted = CountedSteps(environment, "mine")
+    counted.reset()
+    with pytest.raises(GorilaError, match="an observation with numbers that are not finite"):
+        counted.step(0)
+
+
 @pytest.mark.parametrize("reward", [1, True, np.int8(1), np.float16(1), np.ones(1), np.array(1)])
 @pytest.mark.parametrize("end", [True, 1, np.True_, np.ones(1, bool)])
 def test_numbers_of_every_kind_are_taken(reward, end):

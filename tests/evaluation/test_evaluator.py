@@ -28,8 +28,8 @@ from tests.doubles import CounterEnv, Episode, episode
 from tests.evaluation.runs import atari_config, initial_parameters, save_run, toy_config
 
 
-def _still(observation: np.ndarray, *_: np.ndarray) -> np.ndarray:
-    return np.zeros(len(observation), np.int32)
+def _still(step: EnvironmentStep) -> np.ndarray:
+    return np.zeros(len(step.first), np.int32)
 
 
 def _scores(games: list[Game]) -> list[float]:
@@ -70,9 +70,9 @@ class TestPlayGames:
     def test_the_policy_is_told_where_episodes_begin(self) -> None:
         told: list[list[bool]] = []
 
-        def policy(observation: np.ndarray, first: np.ndarray, reward: np.ndarray) -> np.ndarray:
-            told.append(first.tolist())
-            return _still(observation)
+        def policy(step: EnvironmentStep) -> np.ndarray:
+            told.append(step.first.tolist())
+            return _still(step)
 
         play_games(CounterEnv([[episode(1)], [episode(2)]]), policy, [2, 1])
         assert told == [[True, True], [False, False], [True, False]]
@@ -138,7 +138,7 @@ class TestAtari:
             make_environment("Breakout-v5", config.env, seed=0, num_environments=1, training=True)
         )
         random = np.random.default_rng(0)
-        games = play_games(environment, lambda *seen: random.integers(0, 4, 1), [1])
+        games = play_games(environment, lambda step: random.integers(0, 4, 1), [1])
         environment.close()
         assert environment.ends == [End.LIFE_LOSS] * 4 + [End.GAME_OVER]
         assert len(games) == 1

@@ -46,9 +46,9 @@ class TestStack:
         policy = _numbers(frame_stack=2)
         nothing = np.array([False, False])
         assert policy(np.array([1, 5], np.int32)).tolist() == [1, 5]
-        assert policy(np.array([2, 6], np.int32), nothing).tolist() == [1, 5]
-        assert policy(np.array([3, 7], np.int32), np.array([False, True])).tolist() == [2, 7]
-        actions = policy(np.array([4, 8], np.int32), nothing)
+        assert policy(np.array([2, 6], np.int32), first=nothing).tolist() == [1, 5]
+        assert policy(np.array([3, 7], np.int32), first=np.array([False, True])).tolist() == [2, 7]
+        actions = policy(np.array([4, 8], np.int32), first=nothing)
         assert actions.tolist() == [3, 7]
         assert actions.dtype == np.int32
 
@@ -81,7 +81,7 @@ class TestMemory:
         policy = self._first_number()
         assert policy(np.array([1, 5], np.int32)).tolist() == [1, 5]
         assert policy(np.array([8, 8], np.int32)).tolist() == [1, 5]
-        assert policy(np.array([2, 9], np.int32), np.array([False, True])).tolist() == [1, 9]
+        assert policy(np.array([2, 9], np.int32), first=np.array([False, True])).tolist() == [1, 9]
         assert policy(np.array([0, 0], np.int32)).tolist() == [1, 9]
         policy.reset()
         assert policy(np.array([4, 6, 8], np.int32)).tolist() == [4, 6, 8]
@@ -89,7 +89,7 @@ class TestMemory:
     def test_evaluation_carries_it_and_starts_every_episode_afresh(self) -> None:
         scripts = [[episode(3), episode(2)], [episode(4)]]
         environment = CounterEnv(scripts, num_actions=10)
-        play_games(environment, self._first_number(), [2, 1])
+        play_games(environment, self._first_number().act, [2, 1])
         # Observations count on through the episodes: the second one of the first begins with 4.
         assert [int(actions[0]) for actions in environment.actions[:6]] == [0, 0, 0, 0, 4, 4]
 
@@ -117,6 +117,16 @@ class TestMemory:
         assert policy(blank, first=True) == 0
         with pytest.raises(ValueError, match=r"sees the reward of its last action"):
             policy(blank)
+        with pytest.raises(ValueError, match="a reward of nan"):
+            policy(blank, reward=float("nan"))
+
+    def test_a_refused_call_leaves_it_as_it_was(self) -> None:
+        policy = self._first_number()
+        assert policy(3) == 3
+        policy.reset()
+        with pytest.raises(ValueError, match="could not convert"):
+            policy(5, reward="much")
+        assert [policy(7), policy(8)] == [7, 7]
 
 
 class TestRefusals:

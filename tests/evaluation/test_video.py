@@ -120,7 +120,7 @@ class TestRefusals:
     def test_a_game_that_fails_leaves_what_was_there(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def fail(self: Any, observation: Any, *more: Any) -> None:
+        def fail(self: Any, observation: Any, **more: Any) -> None:
             raise RuntimeError("in the middle")
 
         monkeypatch.setattr(video.Policy, "__call__", fail)

@@ -158,7 +158,7 @@ def test_a_server_with_other_settings_is_refused(start_server):
         (SPEC._replace(samples_per_insert=1.0, error_buffer=9.0), "least error"),
         (SPEC._replace(window_steps=3), "signature"),
     ]:
-        with pytest.raises(ReplayError, match=difference):
+        with pytest.raises(ConfigError, match=difference):
             ReverbReplay(other, 1, "run", [server.address])
 
 

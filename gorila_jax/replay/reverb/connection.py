@@ -14,7 +14,7 @@ from reverb.errors import DeadlineExceededError
 
 from gorila_jax.replay.reverb.tables import TableName, item_signature
 from gorila_jax.replay.table import TableSpec
-from gorila_jax.types import ReplayError
+from gorila_jax.types import ConfigError, ReplayError
 
 _TRIES = 10
 
@@ -109,9 +109,10 @@ class Connection:
         for number in self._numbers:
             found = _settings_of_info(infos[self.table_name(number)])
             if found != expected:
-                raise ReplayError(
+                raise ConfigError(
                     f"table {number} of the replay server at {self.address} has other settings than this "
-                    "run:\n"
+                    "run. Start both with the same agent, environment, env.*, network.core*, sequence.*, "
+                    "learner.n_steps and replay.*:\n"
                     + "\n".join(
                         f"  {name}: {found[name]} there, {expected[name]} here"
                         for name in expected
