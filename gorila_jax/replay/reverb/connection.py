@@ -75,7 +75,7 @@ class Connection:
                 ) from error
             except (RuntimeError, ValueError) as error:
                 failure = error
-        raise ReplayError(f"the replay server at {self.address} failed: {failure}") from failure
+        raise ReplayError(f"no replay server answers at {self.address}: {failure}") from failure
 
     def _own(self, names: dict[str, Any]) -> str:
         """The incarnation of the server, when it holds this run's tables."""
