@@ -51,7 +51,13 @@ TASKS = {
             "drqn": ("--config.sequence.length_steps=16",),
         },
     ),
-    "hidden_cartpole": Task("benchmarks.memory_tasks:hidden_cartpole", 300_000, 400.0),
+    "hidden_cartpole": Task(
+        "benchmarks.memory_tasks:hidden_cartpole",
+        400_000,
+        400.0,
+        # Replay keeps all: an agent that has not seen a fall for long forgets how to prevent one.
+        ("--config.replay.capacity_steps=400000", "--config.parameter_server.learning_rate=5e-4"),
+    ),
     "catch": Task("Catch-v0", 60_000, 0.95),
     "minigrid": Task(
         "MiniGrid-MemoryS7-v0", 500_000, 0.9, ("--config.env.observation_keys=image,direction",)
