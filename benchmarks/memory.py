@@ -55,8 +55,13 @@ TASKS = {
         "benchmarks.memory_tasks:hidden_cartpole",
         400_000,
         400.0,
-        # Replay keeps all: an agent that has not seen a fall for long forgets how to prevent one.
-        ("--config.replay.capacity_steps=400000", "--config.parameter_server.learning_rate=5e-4"),
+        (
+            # Replay keeps all: an agent that has not seen a fall for long forgets how to prevent one.
+            "--config.replay.capacity_steps=400000",
+            "--config.learner.n_steps=5",
+            "--config.parameter_server.learning_rate=5e-4",
+            "--config.parameter_server.optimizer_options=eps=1e-4",
+        ),
     ),
     "catch": Task("Catch-v0", 60_000, 0.95),
     "minigrid": Task(
