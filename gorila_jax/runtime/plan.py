@@ -137,7 +137,7 @@ def table_spec(config: Config, recipe: Recipe, spec: EnvironmentSpec) -> TableSp
     table = TableSpec(
         signature=step_signature(spec),
         window_steps=layout.window_steps,
-        capacity_items=max(1, replay.capacity_steps // layout.stride_steps),
+        capacity_items=replay.capacity_steps // layout.stride_steps,
         min_items=-(-replay.learning_starts_steps // layout.stride_steps),
         samples_per_insert=samples_per_insert,
         error_buffer=buffer,
