@@ -74,8 +74,8 @@ NETWORKS = {
 }
 """Environment and preset of dqn that a network is of."""
 
-flags.set_default(ROUNDS, 15)
-flags.set_default(SECONDS, 1.0)
+flags.set_default(ROUNDS, 40)
+flags.set_default(SECONDS, 0.4)
 
 OF_FUSED = "server_of_fused"
 OPTAX = "optax_updates_per_second"

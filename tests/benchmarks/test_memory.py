@@ -68,6 +68,7 @@ def test_every_agent_gets_the_same_steps_and_its_own_settings(capsys, monkeypatc
         return "said\n" + json.dumps({"mean": 1.0 if "r2d2" in agent else 0.25})
 
     monkeypatch.setattr(memory, "program", program)
+    monkeypatch.setattr(memory, "list_checkpoints", lambda directory: [500])
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()
     with flagsaver.flagsaver(agents=["r2d2", "drqn", "apex"], seeds=["1", "2"], frames=500):
@@ -85,3 +86,32 @@ def test_every_agent_gets_the_same_steps_and_its_own_settings(capsys, monkeypatc
     own = ["--config.sequence.length_steps=16" in arguments for arguments in trained]
     assert own == [False, False, True, True, False, False]
     assert any("drqn, seed 2" in row for row in table)
+
+
+def test_the_best_of_the_newest_checkpoints_is_scored_again_with_other_seeds(capsys, monkeypatch):
+    asked = []
+
+    def program(launcher, *arguments):
+        if launcher == "train":
+            assert "--config.checkpoint.keep=10" in arguments
+            return ""
+        options = dict(argument.split("=", 1) for argument in arguments)
+        asked.append(options)
+        by_checkpoint = {"100": 210.0, "200": 500.0, "300": 90.0}
+        lucky = 0.0 if options["--episodes"] == "20" else -30.0
+        return json.dumps({"mean": by_checkpoint[options["--checkpoint"]] + lucky})
+
+    monkeypatch.setattr(memory, "program", program)
+    monkeypatch.setattr(memory, "list_checkpoints", lambda directory: [100, 200, 300])
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()
+    with flagsaver.flagsaver(task="hidden_cartpole", agents=["r2d2"], seeds=["1"], frames=300):
+        memory.main()
+    record = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert record["figures"]["runs"][0]["mean"] == 470.0
+    assert record["ratios"] == {"r2d2_solved": 1}
+    *compared, scored = asked
+    assert [options["--checkpoint"] for options in compared] == ["100", "200", "300"]
+    assert scored["--checkpoint"] == "200"
+    assert scored["--episodes"] == "100"
+    assert scored["--seed"] not in {options["--seed"] for options in compared}
