@@ -61,8 +61,8 @@ SMALL: Preset = {
     "sequence.length_steps": Setting(20, OURS),
     "sequence.overlap_steps": Setting(10, OURS),
     "sequence.burn_in_steps": Setting(10, OURS),
-    "learner.batch_size": Setting(16, OURS),
-    "parameter_server.optimizer_options": Setting((("eps", 1e-3),), KAPTUROWSKI),
+    "learner.batch_size": Setting(8, OURS + ": 160 steps"),
+    "parameter_server.target_period_updates": Setting(200, OURS),
 }
 
 TOY: Preset = {
