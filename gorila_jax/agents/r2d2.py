@@ -62,7 +62,8 @@ SMALL: Preset = {
     "sequence.overlap_steps": Setting(10, OURS),
     "sequence.burn_in_steps": Setting(10, OURS),
     "learner.batch_size": Setting(8, OURS + ": 160 steps"),
-    "parameter_server.target_period_updates": Setting(200, OURS),
+    "parameter_server.learning_rate": Setting(1e-3, OURS),
+    "parameter_server.target_period_updates": Setting(100, OURS),
 }
 
 TOY: Preset = {
