@@ -29,9 +29,9 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
+from benchmarks import programs
 from benchmarks.number_lists import whole_numbers
 from benchmarks.plots import plot_learning_curve
-from benchmarks.programs import program
 from benchmarks.report import make_table, report, run
 from benchmarks.run_summary import summarise
 from benchmarks.training_flags import DIRECTORY, RESULTS, SEEDS, TRAIN_FLAGS
@@ -128,7 +128,7 @@ def learn(task: Task, agent: str, seed: int, directory: Path) -> Run:
     """One run and its score, each in a process of its own."""
     workdir = directory / f"{agent}_{seed}"
     begin = time.monotonic()
-    program(
+    programs.program(
         "train",
         f"--agent={agent}",
         f"--environment={task.environment}",
@@ -143,31 +143,19 @@ def learn(task: Task, agent: str, seed: int, directory: Path) -> Run:
     )
     checkpoints = list_checkpoints(str(workdir / CHECKPOINTS))
     choice = {}
-    if len(checkpoints) > 1:
+    if task.candidates > 1:
         choice = {
-            checkpoint: evaluate(workdir, checkpoint, CHOICE_EPISODES, 2000 + seed)["mean"]
+            checkpoint: programs.evaluate(workdir, checkpoint, CHOICE_EPISODES, 2000 + seed)["mean"]
             for checkpoint in checkpoints
         }
     best = max(choice, key=choice.__getitem__, default=checkpoints[-1])
     minutes = (time.monotonic() - begin) / 60
-    done = Run(agent, seed, workdir, minutes, choice, evaluate(workdir, best, EPISODES, 1000 + seed))
+    score = programs.evaluate(workdir, best, EPISODES, 1000 + seed)
+    done = Run(agent, seed, workdir, minutes, choice, score)
     print(
         f"{agent}, seed {seed}: {done.score['mean']:.3f}, {minutes:.1f} minutes", file=sys.stderr, flush=True
     )
     return done
-
-
-def evaluate(workdir: Path, checkpoint: int, episodes: int, seed: int) -> dict[str, Any]:
-    """The record that `launchers.evaluate` prints, in a process of its own."""
-    output = program(
-        "evaluate",
-        f"--workdir={workdir}",
-        f"--checkpoint={checkpoint}",
-        f"--episodes={episodes}",
-        f"--seed={seed}",
-    )
-    record: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return record
 
 
 def write_files(results: Path, runs: list[Run]) -> None:

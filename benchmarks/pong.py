@@ -29,8 +29,8 @@ import numpy as np
 import psutil
 from absl import flags
 
+from benchmarks import programs
 from benchmarks.number_lists import whole_numbers
-from benchmarks.programs import program
 from benchmarks.report import make_table, report, run
 from benchmarks.road_flags import AGENT, ENVIRONMENT
 from benchmarks.run_summary import summarise
@@ -213,18 +213,10 @@ def is_confirmed(evaluation: Mapping[str, Any]) -> bool:
 
 
 def evaluate(workdir: Path, frames: int, seed: int) -> dict[str, Any]:
-    """The record that `launchers.evaluate` prints, in a process of its own."""
-    output = program(
-        "evaluate",
-        f"--workdir={workdir}",
-        f"--checkpoint={frames}",
-        f"--episodes={EPISODES.value}",
-        f"--num_environments={EPISODES.value}",
-        f"--epsilon={EPSILON}",
-        f"--seed={seed}",
-    )
-    record: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return record
+    """All games at once, each to its end."""
+    number = EPISODES.value
+    options = f"--num_environments={number}", f"--epsilon={EPSILON}"
+    return programs.evaluate(workdir, frames, number, seed, *options)
 
 
 def progress_of(workdir: Path) -> tuple[float, float]:
@@ -291,7 +283,7 @@ def write_files(
     plot(seed, workdir, evaluations, out / f"{name}.png")
     if confirmed:
         film = f"--video={out / name}.mp4", f"--checkpoint={confirmed['frames_trained']}"
-        program("play", f"--workdir={workdir}", *film, f"--epsilon={EPSILON}", "--overwrite")
+        programs.program("play", f"--workdir={workdir}", *film, f"--epsilon={EPSILON}", "--overwrite")
 
 
 def plot(seed: int, workdir: Path, evaluations: Sequence[Mapping[str, Any]], path: Path) -> None:

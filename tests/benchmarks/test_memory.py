@@ -11,7 +11,7 @@ from absl import flags
 from absl.testing import flagsaver
 from gymnasium.utils.env_checker import check_env
 
-from benchmarks import memory
+from benchmarks import memory, programs
 from benchmarks.memory_tasks import CUES, DELAY_STEPS, cue_recall, hidden_cartpole
 
 
@@ -67,7 +67,7 @@ def test_every_agent_gets_the_same_steps_and_its_own_settings(capsys, monkeypatc
         agent = ran[-2 if launcher == "evaluate" else -1][1][0]
         return "said\n" + json.dumps({"mean": 1.0 if "r2d2" in agent else 0.25})
 
-    monkeypatch.setattr(memory, "program", program)
+    monkeypatch.setattr(programs, "program", program)
     monkeypatch.setattr(memory, "list_checkpoints", lambda directory: [500])
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()
@@ -101,7 +101,7 @@ def test_the_best_of_the_newest_checkpoints_is_scored_again_with_other_seeds(cap
         lucky = 0.0 if options["--episodes"] == "20" else -30.0
         return json.dumps({"mean": by_checkpoint[options["--checkpoint"]] + lucky})
 
-    monkeypatch.setattr(memory, "program", program)
+    monkeypatch.setattr(programs, "program", program)
     monkeypatch.setattr(memory, "list_checkpoints", lambda directory: [100, 200, 300])
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()
