@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from gorila_jax.replay.reverb.connection import Connection, Watch
 from gorila_jax.replay.reverb.daemon import call_within
+from gorila_jax.replay.reverb.draws import Draws
 from gorila_jax.replay.reverb.sampler import ReverbSampler
 from gorila_jax.replay.reverb.server import BACKEND, ReplayServer
 from gorila_jax.replay.reverb.tables import check_servers
@@ -62,6 +63,7 @@ class ReverbReplay:
         self._connect_timeout_s = connect_timeout_s
         self._save_timeout_s = save_timeout_s
         self._clients: list[ReverbWriter | ReverbSampler] = []
+        self._draws: list[list[Draws]] = [[] for _ in range(num_tables)]
         self._servers: list[ReplayServer] = []
         self._watch: Watch | None = None
         if addresses:
@@ -87,7 +89,7 @@ class ReverbReplay:
         return writer
 
     def sampler(self, table: int, batch_size: int) -> ReverbSampler:
-        sampler = ReverbSampler(self._connection(table), self._table, table, batch_size)
+        sampler = ReverbSampler(self._connection(table), self._table, table, batch_size, self._draws[table])
         self._clients.append(sampler)
         return sampler
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import threading
 from typing import Any
@@ -13,6 +12,7 @@ import tensorflow as tf
 
 from gorila_jax.replay.reverb.connection import Connection
 from gorila_jax.replay.reverb.daemon import CancelledError, DaemonCaller, Future
+from gorila_jax.replay.reverb.draws import BATCHES_PER_COUNT, Draws
 from gorila_jax.replay.reverb.packing import Packing
 from gorila_jax.replay.reverb.tables import item_signature
 from gorila_jax.replay.table import TableSpec, check_priorities
@@ -21,8 +21,6 @@ from gorila_jax.types import Batch, ReplayError, SampleInfo
 _ANSWER_TIMEOUT_S = 10.0  # for calls that a healthy server answers in milliseconds
 _UPDATE_TIMEOUT_S = 60  # a server that writes a checkpoint may take priorities late
 _LIMITER_TIMEOUT_MS = 1000  # then the read ends and begins anew, so that a closed sampler's thread ends
-_REMEMBERED_BATCHES = 256
-_BATCHES_PER_COUNT = 16
 
 
 class ReverbSampler:
@@ -32,7 +30,16 @@ class ReverbSampler:
     that nobody has seen yet. Their priorities are as old as that, and the limiter counts them as sampled.
     """
 
-    def __init__(self, connection: Connection, table: TableSpec, number: int, batch_size: int):
+    def __init__(
+        self,
+        connection: Connection,
+        table: TableSpec,
+        number: int,
+        batch_size: int,
+        draws_of_table: list[Draws],
+    ):
+        """`draws_of_table`: of all samplers of this table in this process, for each may be sent priorities of
+        what another one has drawn. This one's are added."""
         self._connection = connection
         self._table = table
         self._packing = Packing(table.signature)
@@ -43,18 +50,16 @@ class ReverbSampler:
         self._pending: Future[Batch | None] | None = None
         self._reader = DaemonCaller("reverb-read")
         self._updater = DaemonCaller("reverb-update")
-        # Keys [B] of late batches, and the table's count of inserts when or after they were drawn, if known.
-        self._drawn: collections.deque[tuple[np.ndarray, int | None]] = collections.deque(
-            maxlen=_REMEMBERED_BATCHES
-        )
+        self._draws_of_table = draws_of_table
         # Only the updater's thread uses these:
-        # Draws, when the table was last asked for the count of its inserts: long ago.
-        self._counted_at = -_BATCHES_PER_COUNT
+        # Batches drawn, when the table was last asked for the count of its inserts: long ago.
+        self._counted_at = -BATCHES_PER_COUNT
         self._known_inserts = 0
         # Only the reader's thread writes these:
         self._iterator: Any = None
         self._parts: list[Any] = []
-        self._draws = 0
+        self._draws = Draws(table.capacity_items, self._inserted)
+        draws_of_table.append(self._draws)
 
     def sample(self, timeout_s: float) -> Batch | None:
         self._check_open()
@@ -83,8 +88,9 @@ class ReverbSampler:
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
         """Reverb ignores keys that are gone without a word, so this returns a count that may be too low.
 
-        Counted are keys of the last 256 batches that are gone for certain, because the table had taken a
-        whole capacity of items since they were drawn when it was last asked. Other keys may be gone too.
+        Counted are keys of the last 256 batches of each sampler of this table that are gone for certain,
+        because the table had taken a whole capacity of items since they were drawn when it was last asked.
+        Other keys may be gone too.
         """
         keys, priorities = check_priorities(keys, priorities)
         self._check_open()
@@ -119,28 +125,12 @@ class ReverbSampler:
 
     def _update(self, keys: np.ndarray, updates: dict[int, float]) -> int:
         self._connection.client.mutate_priorities(self._connection.table_name(self._number), updates)
-        # To ask costs a millisecond. A learner draws a batch between two updates, and then old news will do.
-        if not self._counted_at < self._draws < self._counted_at + _BATCHES_PER_COUNT:
-            self._counted_at, self._known_inserts = self._draws, self._inserted()
-        inserted = self._known_inserts
-        oldest = inserted - self._table.capacity_items
-        gone = []
-        for drawn, known in reversed(tuple(self._drawn)):
-            inserted = inserted if known is None else known  # a later count is a safe one
-            if inserted <= oldest:
-                gone.append(drawn)
+        # A learner draws a batch between two updates, and then old news will do.
+        drawn = sum(draws.number for draws in self._draws_of_table)
+        if not self._counted_at < drawn < self._counted_at + BATCHES_PER_COUNT:
+            self._counted_at, self._known_inserts = drawn, self._inserted()
+        gone = [batch for draws in self._draws_of_table for batch in draws.gone(self._known_inserts)]
         return int(np.isin(keys, np.concatenate(gone)).sum()) if gone else 0
-
-    def _remember(self, info: SampleInfo) -> None:
-        """Notes when a batch was drawn. To ask the server costs a millisecond: one batch of 16 does."""
-        size = int(info.table_sizes.max())
-        self._draws += 1
-        inserted: int | None = None
-        if size < self._table.capacity_items:
-            inserted = size  # nothing was ever evicted
-        elif self._draws % _BATCHES_PER_COUNT == 1:
-            inserted = self._inserted()
-        self._drawn.append((info.keys, inserted))
 
     def _read(self) -> Batch | None:
         """The next batch, however long it takes; None when the sampler was closed meanwhile."""
@@ -168,7 +158,7 @@ class ReverbSampler:
             batch.info.probability.astype(np.float64, copy=False),
             batch.info.table_size.astype(np.int64, copy=False),
         )
-        self._remember(info)
+        self._draws.remember(info.keys, int(info.table_sizes.max()))
         rows, *states = batch.data
         state = states[0][:, 0] if states else np.zeros((self._batch_size, 0), np.float32)
         return Batch(self._packing.unpack(rows), state, info)
