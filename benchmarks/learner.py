@@ -342,8 +342,8 @@ class SideBySide:
         self._rows: collections.Counter[int] = collections.Counter()  # of each environment's episode
 
     def observe(self, seen: ActorStep) -> None:
+        seen.append_to(self._writer)
         for e in np.flatnonzero(~seen.step.first):
-            self._writer.append(e, seen.row(e))
             self._rows[e] += 1
             if self._rows[e] % ROWS_ALONE == 0:
                 self._writer.insert(e, 1.0)

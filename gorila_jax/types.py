@@ -12,7 +12,7 @@ or a server elsewhere. No port call waits longer than the `timeout_s` it was giv
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -159,6 +159,9 @@ class ReplayWriter(Protocol):
 
     def append(self, stream: int, step: Step) -> None:
         """Adds one row (copied) to stream `stream`. Raises ReplayError naming a field that does not fit."""
+
+    def append_each(self, streams: Sequence[int], steps: Step) -> None:
+        """Adds a row to each of N streams: `append` of every row of `steps` [N, ...], in fewer calls."""
 
     def insert(self, stream: int, priority: float, state: np.ndarray = NO_STATE) -> None:
         """Makes an item of the last W rows of the stream. Never blocks for long: see `ready`.

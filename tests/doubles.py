@@ -215,6 +215,10 @@ class Recorder:
                 raise ReplayError(f"{name}: {got.dtype}{got.shape} among {wanted.dtype}{wanted.shape}")
         self.rows[stream].append(row)
 
+    def append_each(self, streams: Sequence[int], steps: Step) -> None:
+        for stream, *row in zip(streams, *steps, strict=True):
+            self.append(stream, Step(*row))
+
     def insert(self, stream: int, priority: float, state: np.ndarray = NO_STATE) -> None:
         """Keeps the last W rows. Raises ReplayError when the stream has fewer since it was cut, or when the
         priority is negative or not finite."""

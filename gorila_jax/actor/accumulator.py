@@ -29,10 +29,14 @@ class ActorStep(NamedTuple):
     values: np.ndarray  # [E] float32, the largest Q of the observations in `step`
     states: np.ndarray  # [E, K] float32, the network's before it saw those observations
 
-    def row(self, e: int) -> Step:
-        """The row of one environment; not where `step.first` holds, whose action was not taken."""
+    def append_to(self, writer: ReplayWriter) -> None:
+        """Adds a row to the stream of every environment whose action was taken: none where `first` holds."""
         step = self.step
-        return Step(step.observation[e], self.actions[e], step.reward[e], step.discount[e], np.True_)
+        taken = np.flatnonzero(~step.first)
+        rows = Step(step.observation, self.actions, step.reward, step.discount, ~step.first)
+        if len(taken) < len(step.first):
+            rows = Step(*(field[taken] for field in rows))
+        writer.append_each(taken.tolist(), rows)
 
 
 class Accumulator(Protocol):
@@ -88,11 +92,14 @@ class TransitionAccumulator:
         errors = recent_td_errors(self._rewards, self._discounts, self._q_taken, seen.values)
         # [n, E], by number of steps. What is not finite is for the learner to refuse, count and explain.
         first_priorities = priorities(np.where(np.isfinite(errors), errors, 0.0))
+        seen.append_to(self._writer)
         for e in range(len(self._real_steps)):
             if step.first[e]:
                 self._begin(e, step.observation[e])
             else:
-                self._extend(e, seen.row(e), first_priorities[:, e], ended=bool(step.end[e]))
+                self._extend(e, first_priorities[:, e])
+                if step.end[e]:
+                    self._end(e, step.observation[e], first_priorities[:, e])
 
     def _begin(self, e: int, observation: np.ndarray) -> None:
         self._writer.end_episode(e)
@@ -100,18 +107,19 @@ class TransitionAccumulator:
         for _ in range(self._frame_stack):
             self._writer.append(e, padding(observation))
 
-    def _extend(self, e: int, row: Step, first_priorities: np.ndarray, ended: bool) -> None:
+    def _extend(self, e: int, first_priorities: np.ndarray) -> None:
         """`first_priorities` [n]: of the transitions over the last 1, 2, ... n steps."""
-        self._writer.append(e, row)
         self._real_steps[e] += 1
         if self._real_steps[e] >= self._n_steps:
             self._writer.insert(e, float(first_priorities[-1]))
-        if ended:
-            for padded in range(1, self._n_steps):
-                self._writer.append(e, padding(row.observation))
-                if self._real_steps[e] + padded >= self._n_steps:
-                    self._writer.insert(e, float(first_priorities[-1 - padded]))
-            self._writer.end_episode(e)
+
+    def _end(self, e: int, observation: np.ndarray, first_priorities: np.ndarray) -> None:
+        """Fills up the windows that the episode's end has cut short."""
+        for padded in range(1, self._n_steps):
+            self._writer.append(e, padding(observation))
+            if self._real_steps[e] + padded >= self._n_steps:
+                self._writer.insert(e, float(first_priorities[-1 - padded]))
+        self._writer.end_episode(e)
 
 
 def shift_in(recent: np.ndarray, new: np.ndarray) -> None:

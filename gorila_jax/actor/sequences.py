@@ -68,12 +68,12 @@ class SequenceAccumulator:
             (self._values, seen.values),
         ):
             shift_in(recent, new)
+        seen.append_to(self._writer)
         priorities = functools.cache(self._priorities)  # after this step, by the number of missing rows
         for e, stream in enumerate(self._streams):
             if step.first[e]:
                 self._begin(e, stream, step.observation[e])
             else:
-                self._writer.append(e, seen.row(e))
                 stream.steps += 1
             self._keep_state(stream, seen.states[e])
             if stream.steps == self._end_of(stream.made):

@@ -32,19 +32,25 @@ def step_signature(spec: EnvironmentSpec) -> Signature:
     )
 
 
-def check_step(signature: Signature, step: Step) -> None:
-    """Raises ReplayError naming the first field of one row that does not fit, what came and what fits.
+def one_row(step: Step) -> Step:
+    """The row as a batch of one: fields [1, ...]."""
+    return Step(*(np.asarray(value)[None] for value in step))
+
+
+def check_steps(signature: Signature, steps: Step, count: int) -> None:
+    """Raises ReplayError naming the first field of `count` rows that does not fit, what came and what fits.
 
     Nothing is converted: a float64 reward is a mistake of its maker, and a silent cast would hide it.
     """
-    if len(step) != len(signature):
-        raise ReplayError(f"a step has the fields {signature._fields}, but {len(step)} values came")
-    for name, field, value in zip(signature._fields, signature, step, strict=True):
-        # np.asarray only for what is no array: this runs for every field of every row.
-        array = value if isinstance(value, np.ndarray | np.generic) else np.asarray(value)
-        if array.shape != field.shape or array.dtype != field.dtype:
+    if len(steps) != len(signature):
+        raise ReplayError(f"a step has the fields {signature._fields}, but {len(steps)} values came")
+    for name, field, values in zip(signature._fields, signature, steps, strict=True):
+        array = np.asarray(values)
+        if array.shape[:1] != (count,):
+            raise ReplayError(f"field {name!r} came as {array.shape} for {count} streams")
+        if array.shape[1:] != field.shape or array.dtype != field.dtype:
             raise ReplayError(
-                f"field {name!r} of a step came as {array.dtype} {array.shape}, "
+                f"field {name!r} of a step came as {array.dtype} {array.shape[1:]}, "
                 f"but the replay holds {field.dtype} {field.shape}"
             )
 

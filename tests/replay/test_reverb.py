@@ -345,7 +345,7 @@ def test_packed_rows_bring_back_every_field_bit_for_bit():
         signature = table(shape=shape).signature
         packing = Packing(signature)
         rows = [step(number, shape)._replace(reward=np.float32(np.nan)) for number in range(4)]
-        packed = np.stack([packing.pack(row).copy() for row in rows])
+        packed = packing.pack(Step(*(np.stack(column) for column in zip(*rows, strict=True))))
         assert packed.shape == (4, packing.row_bytes)
         unpacked = packing.unpack(packed.reshape(2, 2, -1))
         for name, field, values in zip(Step._fields, signature, unpacked, strict=True):

@@ -10,6 +10,7 @@ import collections
 import json
 import pathlib
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from gorila_jax.replay.memory import files
 from gorila_jax.replay.memory.files import Item
 from gorila_jax.replay.memory.sum_tree import SumTree
-from gorila_jax.replay.signature import check_step
+from gorila_jax.replay.signature import check_steps, one_row
 from gorila_jax.replay.table import (
     TableSpec,
     appears_whole,
@@ -93,9 +94,13 @@ class MemoryWriter:
         ]
 
     def append(self, stream: int, step: Step) -> None:
-        check_step(self._table.spec.signature, step)
-        # Copied, because actors and environments reuse their buffers. Scalars become NumPy scalars.
-        self._streams[stream].append(Step(*(np.array(value)[()] for value in step)))
+        self.append_each([stream], one_row(step))
+
+    def append_each(self, streams: Sequence[int], steps: Step) -> None:
+        check_steps(self._table.spec.signature, steps, len(streams))
+        for stream, *row in zip(streams, *steps, strict=True):
+            # Copied, because actors and environments reuse their buffers. Scalars become NumPy scalars.
+            self._streams[stream].append(Step(*(np.array(value)[()] for value in row)))
 
     def insert(self, stream: int, priority: float, state: np.ndarray = NO_STATE) -> None:
         check_priority(priority)

@@ -15,7 +15,7 @@ from gorila_jax.types import Step
 
 
 class Packing:
-    """Between steps and bytes. For one thread: `pack` fills the same memory every time.
+    """Between steps and bytes.
 
     Attributes:
       layout: the fields with their dtypes and shapes, in their order: the name of the column.
@@ -28,15 +28,13 @@ class Packing:
         self.layout = " ".join(f"{name}:{field.dtype}{list(field.shape)}" for name, field in fields)
         self.row_bytes = dtype.itemsize
         self._dtype = dtype
-        self._row = np.zeros(1, dtype)
-        self._bytes = self._row.view(np.uint8)
 
-    def pack(self, step: Step) -> np.ndarray:
-        """The bytes [row_bytes] uint8 of one row that fits the signature, until the next call."""
-        row = self._row[0]
-        for name, value in zip(step._fields, step, strict=True):
-            row[name] = value
-        return self._bytes
+    def pack(self, steps: Step) -> np.ndarray:
+        """The bytes [N, row_bytes] uint8 of rows [N, ...] that fit the signature."""
+        rows = np.empty(len(steps.valid), self._dtype)
+        for name, values in zip(steps._fields, steps, strict=True):
+            rows[name] = values
+        return rows.view(np.uint8).reshape(len(rows), self.row_bytes)
 
     def unpack(self, rows: Any) -> Step:
         """The fields [..., *shape], contiguous, of rows [..., row_bytes] uint8."""

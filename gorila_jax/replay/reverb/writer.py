@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from reverb.errors import DeadlineExceededError
 
 from gorila_jax.replay.reverb.connection import Connection
 from gorila_jax.replay.reverb.packing import Packing
-from gorila_jax.replay.signature import check_step
+from gorila_jax.replay.signature import check_steps, one_row
 from gorila_jax.replay.table import TableSpec, check_priority, check_state
 from gorila_jax.types import NO_STATE, ReplayError, Step
 
@@ -49,11 +50,14 @@ class ReverbWriter:
         ]
 
     def append(self, stream: int, step: Step) -> None:
+        self.append_each([stream], one_row(step))
+
+    def append_each(self, streams: Sequence[int], steps: Step) -> None:
         self._check_open()
-        check_step(self._table.signature, step)
-        channel = self._channels[stream // _STREAMS_PER_CHANNEL]
-        row = self._packing.pack(step).copy()
-        self._windows[stream].append(_Row(channel.append(row), row))
+        check_steps(self._table.signature, steps, len(streams))
+        for stream, row in zip(streams, self._packing.pack(steps), strict=True):
+            channel = self._channels[stream // _STREAMS_PER_CHANNEL]
+            self._windows[stream].append(_Row(channel.append(row), row))
 
     def insert(self, stream: int, priority: float, state: np.ndarray = NO_STATE) -> None:
         self._check_open()
