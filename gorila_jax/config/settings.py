@@ -86,12 +86,14 @@ class NetworkConfig:
 class ActorConfig:
     num_actors: int = setting(1, "actors, each with its own batch of environments", 1, MANY)
     parameter_period_steps: int = setting(100, "steps of an actor between two pulls of fresh parameters", 1)
-    epsilon_initial: float = setting(1.0, "epsilon at the start", 0, 1)
-    epsilon_final: float = setting(0.1, "epsilon after the decay", 0, 1)
-    epsilon_decay_steps: int = setting(250_000, "dqn: environment steps over which epsilon falls", 1)
+    epsilon_initial: float = setting(1.0, "dqn, drqn, gorila: epsilon at the start", 0, 1)
+    epsilon_final: float = setting(0.1, "dqn, drqn, gorila: epsilon after the decay", 0, 1)
+    epsilon_decay_steps: int = setting(250_000, "dqn, drqn: environment steps over which epsilon falls", 1)
     epsilon_decay_updates: int = setting(1_000_000, "gorila: updates over which epsilon falls", 1)
-    epsilon_base: float = setting(0.4, "apex: the largest epsilon of the ladder over all environments", 0, 1)
-    epsilon_alpha: float = setting(7.0, "apex: the smallest is base ** (1 + this)", 0)
+    epsilon_base: float = setting(
+        0.4, "apex, r2d2: the largest epsilon of the ladder over all environments", 0, 1
+    )
+    epsilon_alpha: float = setting(7.0, "apex, r2d2: the smallest is base ** (1 + this)", 0)
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,7 @@ COLUMNS: dict[str, Column] = {
     "episode_length_mean_steps": Column("actor", "mean length of the last 100 episodes in steps"),
     "epsilon": Column("actor", "exploration rate now, mean over all environments"),
     "parameter_lag_updates": Column("actor", "updates that the actors' parameters are behind, mean"),
+    "parameter_lag_updates_max": Column("actor", "the same, of the actor that is furthest behind"),
     "actor_environment_share": Column("actor", "share of the actors' time in the environment, 0 to 1"),
     "actor_policy_share": Column("actor", "share of the actors' time in choosing actions, 0 to 1"),
     "actor_wait_share": Column("actor", "share of the actors' time waiting until replay takes more, 0 to 1"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -128,6 +128,7 @@ class Monitor:
         learning = [numbers for learner in system.learners if (numbers := learner.metrics())]
         filling = any(table.size_items < table.min_items for table in tables)
         ages = server.staleness_histogram
+        lags = [server.version - a.parameter_version for a in system.actors if a.parameter_version >= 0]
         priorities = [priority_writer.counts() for priority_writer in system.priority_writers]
         waiting = bottleneck(
             shares["actor"],
@@ -149,9 +150,8 @@ class Monitor:
             "samples_per_second": per_second["sampled_items"],
             "samples_per_insert": self._steps_per_step(counts),
             "epsilon": _mean([float(np.mean(e)) for e in system.epsilons()]),
-            "parameter_lag_updates": _mean(
-                [server.version - a.parameter_version for a in system.actors if a.parameter_version >= 0]
-            ),
+            "parameter_lag_updates": _mean(lags),
+            "parameter_lag_updates_max": max(lags, default=None),
             "actor_environment_share": shares["environment"],
             "actor_policy_share": shares["policy"],
             "actor_wait_share": shares["actor"],
@@ -194,5 +194,5 @@ class Monitor:
 REPLAY_DIRECTORY = "replay"
 
 
-def _mean(values: list[float]) -> float | None:
+def _mean(values: Sequence[float]) -> float | None:
     return float(np.mean(values)) if values else None

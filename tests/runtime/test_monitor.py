@@ -138,6 +138,7 @@ def test_a_row_has_every_column_and_says_what_was_done(watch):
     assert row["gradients_accepted"] == updates
     lags = [updates - actor.parameter_version for actor in one.system.actors]
     assert row["parameter_lag_updates"] == pytest.approx(sum(lags) / 2)
+    assert row["parameter_lag_updates_max"] == max(lags)
     assert row["episodes"] > 0
     assert row["wall_seconds"] == pytest.approx(10.0)
 
