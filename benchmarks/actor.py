@@ -5,7 +5,8 @@
 Measured in turns: EnvPool beneath our wrapper with random actions, the policy on stacks in host memory, and
 the whole actor (environments, policy, n-step transitions, first priorities, Reverb). An actor whose own
 work cost nothing, and which never did two things at once, would take 1 / (1/environments + 1/policy): the
-bound.
+bound. And the same environments shared out to several actors, of which one chooses actions while the
+environments of another run: does that gain anything, or do they get in each other's way?
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from __future__ import annotations
 import contextlib
 import statistics
 
-from benchmarks.arms import actor_arm, envpool_arm, envpool_figure, policy_arm
+from absl import flags
+
+from benchmarks.arms import actor_arm, actors_arm, actors_figure, envpool_arm, envpool_figure, policy_arm
 from benchmarks.interleaved import (
     ROUNDS,
     SECONDS,
@@ -22,12 +25,17 @@ from benchmarks.interleaved import (
     median_ratios,
     report_rounds,
 )
+from benchmarks.number_lists import whole_numbers
 from benchmarks.report import run
 from benchmarks.road_flags import ENVIRONMENT, NUM_ENVIRONMENTS, PRESET, REPLAY_BACKEND
+from gorila_jax.config import override
 from gorila_jax.environments.cores import usable_cores
 from gorila_jax.runtime.configure import make_config
 from gorila_jax.runtime.devices import prefer_fast_cpu_runtime
 from gorila_jax.runtime.plan import make_plan
+from gorila_jax.types import ConfigError
+
+ACTORS = flags.DEFINE_list("actors", ["2", "4"], "numbers of actors that share the environments out")
 
 CAPACITY_TRANSITIONS = 20_000  # soon full, so that the replay evicts while it is measured
 
@@ -50,15 +58,34 @@ def main() -> None:
         },
     )
     plan = make_plan(config)
+    counts = whole_numbers(ACTORS)
+    for count in counts:
+        if size % count:
+            raise ConfigError(f"{size} environments cannot be shared equally by --actors={count}")
+    shared = [
+        override(
+            config,
+            {
+                "actor.num_actors": count,
+                "env.num_environments": size // count,
+                "env.num_threads": max(1, threads // count),
+            },
+        )
+        for count in counts
+    ]
     with contextlib.ExitStack() as stack:
         arms = [envpool_arm(config, threads, stack), policy_arm(plan), actor_arm(plan, stack)]
+        arms += [actors_arm(make_plan(each), stack) for each in shared]
         rounds = measure_in_turns(arms, ROUNDS.value, SECONDS.value)
     envpool, policy, actor = envpool_figure(threads), "policy_frames_per_second", "actor_frames_per_second"
     rounds["bound_frames_per_second"] = [
         1 / (1 / environment + 1 / decision)
         for environment, decision in zip(rounds[envpool], rounds[policy], strict=True)
     ]
-    wanted = {"actor_of_bound": Ratio(actor, "bound_frames_per_second", "the bound")}
+    wanted = {
+        "actor_of_bound": Ratio(actor, "bound_frames_per_second", "the bound"),
+        **{f"actors_{count}_of_one": Ratio(actors_figure(count), actor, "one actor") for count in counts},
+    }
     ratios = median_ratios(rounds, wanted)
     steps = {"actor_steps_per_second": statistics.median(rounds[actor]) / plan.spec.frames_per_step}
     settings = {

@@ -7,13 +7,14 @@ import dataclasses
 import sys
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from benchmarks.interleaved import Arm, per_second
-from benchmarks.lone_actor import lone_actor
+from benchmarks.lone_actor import lone_actor, lone_actors
 from benchmarks.resident_batch import random_observations, resident_batch, resident_learner
 from gorila_jax.actor.policy import make_policy
 from gorila_jax.config import Config
@@ -89,6 +90,29 @@ def actor_arm(plan: Plan, stack: contextlib.ExitStack) -> Arm:
     act = lone_actor(plan, stack)
     frames_per_step = plan.spec.frames_per_step
     return lambda seconds: {"actor_frames_per_second": per_second(lambda: act() * frames_per_step, seconds)}
+
+
+def actors_figure(count: int) -> str:
+    return f"actors_{count}_frames_per_second"
+
+
+def actors_arm(plan: Plan, stack: contextlib.ExitStack) -> Arm:
+    """All actors of the plan, each in a thread of its own, and how many threads of the process they keep busy
+    between them: those of environments, of XLA and of Reverb count."""
+    actors = lone_actors(plan, stack)
+    pool = stack.enter_context(ThreadPoolExecutor(len(actors)))
+    frames_per_step = plan.spec.frames_per_step
+
+    def measure(seconds: float) -> dict[str, float]:
+        begin, processor_begin = time.perf_counter(), time.process_time()
+        speeds = list(pool.map(lambda act: per_second(act, seconds), actors))
+        busy = (time.process_time() - processor_begin) / (time.perf_counter() - begin)
+        return {
+            actors_figure(len(actors)): sum(speeds) * frames_per_step,
+            f"actors_{len(actors)}_busy_threads": busy,
+        }
+
+    return measure
 
 
 def update_arm(plan: Plan) -> Arm:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import reverb
 import tensorflow as tf
@@ -13,6 +13,8 @@ from gorila_jax.replay.table import TableSpec
 from gorila_jax.types import Step
 
 TIMEOUT_MS = 10_000
+
+Inserter = tuple[Callable[[Step], None], Callable[[], None]]
 
 
 class BareClient:
@@ -27,25 +29,26 @@ class BareClient:
         self._window = table.window_steps
         self._packing = Packing(table.signature)
 
-    def inserter(self, num_streams: int) -> Callable[[Sequence[Step]], None]:
-        """A function that adds a row to every stream and makes an item of each stream's last rows."""
+    def inserter(self, num_streams: int) -> Inserter:
+        """Functions: one adds a row to every stream, the other makes an item of each stream's last rows."""
         kept = (self._window + 1) * num_streams
         writer = self._client.trajectory_writer(kept, validate_items=False)
         writer.configure((0,), num_keep_alive_refs=kept, max_chunk_length=1)
         end = 0  # number of the next row; the rows of all streams are interleaved
 
-        def insert(steps: Sequence[Step]) -> None:
+        def append(steps: Step) -> None:
             nonlocal end
-            for step in steps:
-                writer.append((self._packing.pack(step),))
-                end += 1
-                start = end - 1 - (self._window - 1) * num_streams
-                if start >= 0:
-                    item = (writer.history[0][list(range(start, end, num_streams))],)
-                    writer.create_item(self._name, 1.0, item)
+            for row in self._packing.pack(steps):
+                writer.append((row,))
+            end += num_streams
+
+        def insert() -> None:
+            for start in range(end - self._window * num_streams, end - (self._window - 1) * num_streams):
+                item = (writer.history[0][list(range(start, end, num_streams))],)
+                writer.create_item(self._name, 1.0, item)
             writer.flush(block_until_num_items=0, timeout_ms=TIMEOUT_MS)
 
-        return insert
+        return append, insert
 
     def sampler(self, batch_size: int) -> Callable[[], Step]:
         """A function that returns the fields of the next batch."""
@@ -85,22 +88,21 @@ class FiveColumns:
         _bypass_proxy(self._address)
         self._client = reverb.Client(self._address)
 
-    def inserter(self, num_streams: int) -> Callable[[Sequence[Step]], None]:
+    def inserter(self, num_streams: int) -> Inserter:
         writers = [self._client.trajectory_writer(self._window) for _ in range(num_streams)]
-        rows = 0
 
-        def insert(steps: Sequence[Step]) -> None:
-            nonlocal rows
-            rows += 1
-            for writer, step in zip(writers, steps, strict=True):
-                writer.append(step._asdict())
-                if rows >= self._window:
-                    item = {name: writer.history[name][-self._window :] for name in self._fields}
-                    writer.create_item("items", 1.0, item)
+        def append(steps: Step) -> None:
+            for writer, *row in zip(writers, *steps, strict=True):
+                writer.append(Step(*row)._asdict())
+
+        def insert() -> None:
+            for writer in writers:
+                item = {name: writer.history[name][-self._window :] for name in self._fields}
+                writer.create_item("items", 1.0, item)
             for writer in writers:
                 writer.flush(timeout_ms=TIMEOUT_MS)
 
-        return insert
+        return append, insert
 
     def sampler(self, batch_size: int) -> Callable[[], Step]:
         dataset = reverb.TrajectoryDataset.from_table_signature(

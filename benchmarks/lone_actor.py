@@ -1,4 +1,4 @@
-"""One actor as in a run, into a replay that nobody samples: how fast acting is by itself."""
+"""Actors as in a run, into a replay that nobody samples: how fast acting is by itself."""
 
 from __future__ import annotations
 
@@ -15,26 +15,38 @@ from gorila_jax.config import override
 from gorila_jax.environments import make_environment
 from gorila_jax.replay import make_replay
 from gorila_jax.runtime.plan import Plan, state_size, table_spec
-from gorila_jax.types import GorilaError
+from gorila_jax.types import GorilaError, Replay
 
 WAIT_S = 10.0  # nothing holds the actor back for so long
 
 
 def lone_actor(plan: Plan, stack: contextlib.ExitStack) -> Callable[[], int]:
-    """An actor whose parameters never change, and whose ratio of samples to inserts is left free.
+    """The one actor of a plan that has no other: see `lone_actors`."""
+    (act,) = lone_actors(plan, stack)
+    return act
+
+
+def lone_actors(plan: Plan, stack: contextlib.ExitStack) -> list[Callable[[], int]]:
+    """All actors of a plan. Their parameters never change, and the ratio of samples to inserts is left free.
 
     Args:
-      plan: of the run that it could be in.
+      plan: of the run that they could be in.
       stack: closes what is started here.
 
     Returns:
-      A function that acts once in each of its environments and says how many of these steps count.
+      For each of them a function that acts once in each of its environments and says how many of these steps
+      count.
     """
+    config = plan.config
+    free = override(config, {"replay.samples_per_insert": 0.0})
+    replay = make_replay(plan.backend, table_spec(free, plan.recipe, plan.spec), 1, run_id=uuid.uuid4().hex)
+    stack.callback(replay.close)
+    return [_start(plan, replay, index, stack) for index in range(config.actor.num_actors)]
+
+
+def _start(plan: Plan, replay: Replay, index: int, stack: contextlib.ExitStack) -> Callable[[], int]:
     config, spec = plan.config, plan.spec
     size = config.env.num_environments
-    free = override(config, {"replay.samples_per_insert": 0.0})
-    replay = make_replay(plan.backend, table_spec(free, plan.recipe, spec), 1, run_id=uuid.uuid4().hex)
-    stack.callback(replay.close)
     writer = replay.writer(0, size)
     network = plan.recipe.network(config, spec)
     parameters = network.init(jax.random.PRNGKey(0))
@@ -54,15 +66,15 @@ def lone_actor(plan: Plan, stack: contextlib.ExitStack) -> Callable[[], int]:
         close=writer.close,
     )
     actor = Actor(
-        0,
-        make_environment(config.environment, config.env, seed=1),
+        index,
+        make_environment(config.environment, config.env, seed=1 + index),
         make_policy(network),
         plan.recipe.accumulator(config, writer),
         ports,
         config.env.frame_stack,
         config.actor.parameter_period_steps,
         config.learner.max_abs_reward,
-        jax.random.PRNGKey(1),
+        jax.random.PRNGKey(1 + index),
         state_size(network),
     )
     stack.callback(actor.close)

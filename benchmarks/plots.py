@@ -70,7 +70,7 @@ def plot_learning_curve(
     for axes in (by_frames, by_minutes):
         axes.set_xlim(left=0)
         axes.grid(alpha=0.3)
-        axes.legend()
+    figure.legend(*by_frames.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     figure.suptitle(f"{', '.join(environments)}: game score during training")
     figure.savefig(out_png, dpi=120)
 

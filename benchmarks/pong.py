@@ -6,7 +6,8 @@ Trains in a process of its own, exactly as `python -m launchers.train` does, and
 on the same cores: whole games with up to 30 no-ops at their start, epsilon 0.01. An evaluation that reaches
 the goal is confirmed at once: the same checkpoint is scored again with other seeds, so that the figure
 reported is not the luck of the one that was picked. Where that falls short, training goes on. The clock runs
-from the start of the training process to the end of the confirmation.
+from the start of the training process to the end of the confirmation. When the first evaluation reached the
+goal, and what its own confirmation said, is reported as well.
 
 Writes `<results>/pong_seed_<seed>.json` (curve, evaluations, memory, threads and file descriptors of the
 training process), `.png` and `.mp4`.
@@ -118,10 +119,13 @@ def solve(seed: int, workdir: Path) -> dict[str, Any]:
     evaluations, usage = train_to_goal(seed, workdir)
     summary = summarise(workdir)
     confirmed = evaluations[-1]["confirmation"] if evaluations and is_confirmed(evaluations[-1]) else None
+    first = next((evaluation for evaluation in evaluations if reaches_goal(evaluation)), None)
     asked = summary["configuration"]["replay"]["samples_per_insert"]
     figures = {
         "minutes_to_goal": confirmed["minutes"] if confirmed else None,
         "mean_return": confirmed["mean"] if confirmed else None,
+        "first_at_goal_minutes": first["minutes"] if first else None,
+        "first_at_goal_confirmation": first["confirmation"]["mean"] if first else None,
         "best_mean_return": max((evaluation["mean"] for evaluation in evaluations), default=None),
         "frames": summary["frames"],
         "updates": summary["updates"],

@@ -1,13 +1,16 @@
 """How much of a bare Reverb client is left in our writer and sampler, and how does the in-process replay do?
 
     python -m benchmarks.replay
+    python -m benchmarks.replay --items=sequences
 
-Rows shaped as Atari's (84 x 84 bytes and four scalars), items of 7 rows (a stack of 4 and n = 3), uniform
-tables that are full, nobody else at work: inserts are measured without samples and samples without inserts.
+Rows shaped as Atari's (84 x 84 bytes and four scalars). Items are transitions, of 7 rows (a stack of 4 and
+n = 3), one for every row; or r2d2's small sequences, of 38 rows, one for every 10. Uniform tables that are
+full, nobody else at work: inserts are measured without samples and samples without inserts.
 
 - *reverb*: our writer and sampler, on a server in this process.
 - *bare reverb*: the same server and table, rows laid out as ours are, by hand. The bound.
 - *five columns reverb*: by hand too, with a column for every field and all else as Reverb's README has it.
+- *two servers*: our writers and a sampler over two of them, in this process, that share the items.
 - *memory*: our in-process replay.
 - *cpprb*, *flashbax*: in-process buffers of others, where they are installed (requirements-peers.txt), which
   store every frame once too. They get for nothing what their user would make: cpprb the windows of its one
@@ -24,7 +27,7 @@ import itertools
 import re
 import statistics
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -46,16 +49,36 @@ from benchmarks.interleaved import (
 )
 from benchmarks.number_lists import whole_numbers
 from benchmarks.report import run
-from gorila_jax.replay import make_replay, reverb_available, step_signature
+from gorila_jax.replay import make_replay, reverb_available, spread_sampler, step_signature
 from gorila_jax.replay.signature import row_bytes
 from gorila_jax.replay.table import TableSpec
-from gorila_jax.rl.windows import transition_layout
+from gorila_jax.rl.windows import Layout, transition_layout
 from gorila_jax.types import EnvironmentSpec, Replay, ReplayError, Step
 
-BATCH_SIZES = flags.DEFINE_list("batch_sizes", ["32", "128"], "items per batch")
-CAPACITY = flags.DEFINE_integer("capacity_items", 10_000, "items of a full table", 1_000)
 
-FRAME_STACK, N_STEPS = 4, 3
+class Kind(NamedTuple):
+    """What the items are."""
+
+    layout: Layout
+    batch_sizes: list[int]
+    capacity_items: int
+
+
+KINDS = {
+    "transitions": Kind(transition_layout(frame_stack=4, n_steps=3), [32, 128], 10_000),
+    "sequences": Kind(
+        Layout(
+            frame_stack=4, burn_in_steps=10, length_steps=20, stride_steps=10, n_steps=5, stores_state=False
+        ),
+        [8, 64],
+        1_000,
+    ),
+}
+
+ITEMS = flags.DEFINE_enum("items", "transitions", list(KINDS), "what is stored")
+BATCH_SIZES = flags.DEFINE_list("batch_sizes", None, "items per batch; by default those of the kind of item")
+CAPACITY = flags.DEFINE_integer("capacity_items", None, "items of a full table; the same", 500)
+
 STREAMS = 16  # environments of one actor
 TICKS = 64  # different rows of every stream; then they come again
 SPEC = EnvironmentSpec("pictures", (84, 84), np.dtype(np.uint8), 6, 4, {})
@@ -65,19 +88,34 @@ PROCESSOR_US = "_processor_us"
 """Ends the name of what an item takes of all threads: what hardly changes when others compute too."""
 
 
+class Workload(NamedTuple):
+    """What every contender is asked to do."""
+
+    table: TableSpec
+    stride_steps: int  # rows of a stream from one item to the next
+    rows: list[list[Step]]  # [TICKS][STREAMS]
+    batch_sizes: Sequence[int]
+
+    def ticks(self) -> Iterator[Step]:
+        """A row of each stream [STREAMS, ...], again and again."""
+        return itertools.cycle([Step(*map(np.stack, zip(*tick, strict=True))) for tick in self.rows])
+
+
 class Contender(NamedTuple):
     """One replay, filled."""
 
     name: str
-    insert: Callable[[], object]  # a row and an item for each of the streams
+    insert: Callable[[], object]  # an item for each of the streams, and the rows that are new in it
     samplers: Mapping[int, Callable[[], object]]  # by batch size
 
 
 def main() -> None:
-    batch_sizes = whole_numbers(BATCH_SIZES)
-    table = make_table_spec(CAPACITY.value)
+    kind = KINDS[ITEMS.value]
+    batch_sizes = kind.batch_sizes if BATCH_SIZES.value is None else whole_numbers(BATCH_SIZES)
+    table = make_table_spec(kind.layout, CAPACITY.value or kind.capacity_items)
+    work = Workload(table, kind.layout.stride_steps, make_rows(), batch_sizes)
     with contextlib.ExitStack() as stack:
-        contenders = make_contenders(table, make_rows(), batch_sizes, stack)
+        contenders = make_contenders(work, stack)
         for contender in contenders:
             fill(contender, table)
         arms = [arm for contender in contenders for arm in make_arms(contender)]
@@ -91,26 +129,26 @@ def main() -> None:
     for (figure, values), line in zip(speeds.items(), table_rows(speeds, ratios, wanted), strict=True):
         median = statistics.median(values)
         more = {
-            "megabytes_per_second": megabytes(table, figure, median),
+            "megabytes_per_second": megabytes(work, figure, median),
             "processor_us": statistics.median(rounds[figure + PROCESSOR_US]),
         }
         figures[figure] = summary(values) | more
         lines.append([*line[:-1], *(f"{value:,.0f}" for value in more.values()), line[-1]])
     lines += [[name, "not installed"] for name in ("reverb", *PEERS) if name not in names]
     title = (
-        f"Replay: rows of {row_bytes(table.signature):,} bytes, items of {table.window_steps} rows, "
-        f"{STREAMS} streams, {table.capacity_items:,} items"
+        f"Replay of {ITEMS.value}: rows of {row_bytes(table.signature):,} bytes, items of "
+        f"{table.window_steps} rows, {STREAMS} streams, {table.capacity_items:,} items"
     )
     columns = (*COLUMNS[:-1], "MB/s", "µs each", COLUMNS[-1])
     ratios = {**worst_ratios(ratios), **ratios}
-    report_medians("replay", title, columns, lines, ratios, figures, settings(table))
+    report_medians("replay", title, columns, lines, ratios, figures, settings(work))
 
 
-def make_table_spec(capacity_items: int) -> TableSpec:
+def make_table_spec(layout: Layout, capacity_items: int) -> TableSpec:
     """Uniform, and free of a ratio of samples to inserts."""
     return TableSpec(
         signature=step_signature(SPEC),
-        window_steps=transition_layout(FRAME_STACK, N_STEPS).window_steps,
+        window_steps=layout.window_steps,
         capacity_items=capacity_items,
         min_items=1,
         samples_per_insert=0.0,
@@ -119,17 +157,14 @@ def make_table_spec(capacity_items: int) -> TableSpec:
     )
 
 
-def make_contenders(
-    table: TableSpec, rows: list[list[Step]], batch_sizes: Sequence[int], stack: contextlib.ExitStack
-) -> list[Contender]:
+def make_contenders(work: Workload, stack: contextlib.ExitStack) -> list[Contender]:
     """Those that are installed."""
-    contenders = reverb_contenders(table, rows, batch_sizes, stack) if reverb_available() else []
-    memory = make_replay("memory", table, 1)
-    contenders.append(our_contender("memory", memory, table, rows, batch_sizes, stack))
+    contenders = reverb_contenders(work, stack) if reverb_available() else []
+    contenders.append(our_contender("memory", make_replay("memory", work.table, 1), work, stack))
     if installed("cpprb"):
-        contenders.append(cpprb_contender(table, rows, batch_sizes))
+        contenders.append(cpprb_contender(work))
     if installed("flashbax"):
-        contenders.append(flashbax_contender(table, rows, batch_sizes))
+        contenders.append(flashbax_contender(work))
     return contenders
 
 
@@ -149,30 +184,32 @@ def make_rows() -> list[list[Step]]:
     return rows
 
 
-def our_contender(
-    name: str,
-    replay: Replay,
-    table: TableSpec,
-    rows: list[list[Step]],
-    batch_sizes: Sequence[int],
-    stack: contextlib.ExitStack,
-) -> Contender:
+def our_contender(name: str, replay: Replay, work: Workload, stack: contextlib.ExitStack) -> Contender:
+    """Its tables share the streams."""
     stack.callback(replay.close)
-    writer = replay.writer(0, STREAMS)
-    ticks, appended = itertools.cycle(rows), 0
+    tables = range(replay.num_tables)
+    share = STREAMS // len(tables)
+    writers = [replay.writer(table, share) for table in tables]
+    ticks = work.ticks()
+
+    def append() -> None:
+        rows = next(ticks)
+        for first, writer in zip(range(0, STREAMS, share), writers, strict=True):
+            writer.append_each(range(share), Step(*(field[first : first + share] for field in rows)))
+
+    for _ in range(work.table.window_steps):
+        append()
 
     def insert() -> None:
-        nonlocal appended
-        appended += 1
-        for stream, row in enumerate(next(ticks)):
-            writer.append(stream, row)
-            if appended >= table.window_steps:
-                writer.insert(stream, 1.0)
-        if not writer.ready(TIMEOUT_S):
+        for _ in range(work.stride_steps):
+            append()
+        for stream in range(STREAMS):
+            writers[stream // share].insert(stream % share, 1.0)
+        if not all(writer.ready(TIMEOUT_S) for writer in writers):
             raise ReplayError(f"{name}: items were not taken within {TIMEOUT_S:g} s")
 
     def sampler(batch_size: int) -> Callable[[], object]:
-        port = replay.sampler(0, batch_size)
+        port = spread_sampler(replay, tables, batch_size)
 
         def sample() -> None:
             if port.sample(TIMEOUT_S) is None:
@@ -180,74 +217,88 @@ def our_contender(
 
         return sample
 
-    return Contender(name, insert, {size: sampler(size) for size in batch_sizes})
+    return Contender(name, insert, {size: sampler(size) for size in work.batch_sizes})
 
 
-def reverb_contenders(
-    table: TableSpec, rows: list[list[Step]], batch_sizes: Sequence[int], stack: contextlib.ExitStack
-) -> list[Contender]:
+def reverb_contenders(work: Workload, stack: contextlib.ExitStack) -> list[Contender]:
     # They load TensorFlow, which takes seconds and may not be there.
     from benchmarks.bare_reverb import BareClient, FiveColumns
     from gorila_jax.replay.reverb import ReverbReplay
 
+    table = work.table
     replay = ReverbReplay(table, 1, run_id=uuid.uuid4().hex)
-    contenders = [our_contender("reverb", replay, table, rows, batch_sizes, stack)]
+    half = table._replace(capacity_items=table.capacity_items // 2)
+    two_servers = ReverbReplay(half, 2, run_id=uuid.uuid4().hex, num_servers=2)
     five_columns = FiveColumns(table)
     stack.callback(five_columns.close)
-    contenders.append(by_hand("bare_reverb", BareClient(replay.addresses[0], table), rows, batch_sizes))
-    contenders.append(by_hand("five_columns_reverb", five_columns, rows, batch_sizes))
-    return contenders
+    return [
+        our_contender("reverb", replay, work, stack),
+        by_hand("bare_reverb", BareClient(replay.addresses[0], table), work),
+        by_hand("five_columns_reverb", five_columns, work),
+        our_contender("two_servers", two_servers, work, stack),
+    ]
 
 
-def by_hand(name: str, client: Any, rows: list[list[Step]], batch_sizes: Sequence[int]) -> Contender:
+def by_hand(name: str, client: Any, work: Workload) -> Contender:
     """`client`: a BareClient or FiveColumns."""
-    insert, ticks = client.inserter(STREAMS), itertools.cycle(rows)
-    return Contender(name, lambda: insert(next(ticks)), {size: client.sampler(size) for size in batch_sizes})
+    append, insert = client.inserter(STREAMS)
+    ticks = work.ticks()
+    for _ in range(work.table.window_steps):
+        append(next(ticks))
+
+    def insert_all() -> None:
+        for _ in range(work.stride_steps):
+            append(next(ticks))
+        insert()
+
+    return Contender(name, insert_all, {size: client.sampler(size) for size in work.batch_sizes})
 
 
-def cpprb_contender(table: TableSpec, rows: list[list[Step]], batch_sizes: Sequence[int]) -> Contender:
+def cpprb_contender(work: Workload) -> Contender:
     """One stream, since several streams would have to be buffers of their own."""
     import cpprb  # type: ignore[import-not-found, import-untyped]
 
-    window = table.window_steps
+    table, window = work.table, work.table.window_steps
     fields = {
         name: {"shape": (*field.shape, window), "dtype": field.dtype}
         for name, field in table.signature._asdict().items()
     }
     buffer = cpprb.ReplayBuffer(table.capacity_items, fields, stack_compress="observation")
-    stream = [row for tick in rows for row in tick]
+    stream = [row for tick in work.rows for row in tick]
     stream += stream[: window - 1]
     # One row after the other in memory, as cpprb keeps them: it takes that several times as fast.
     columns = {name: np.moveaxis(np.stack([getattr(row, name) for row in stream]), 0, -1) for name in fields}
     windows = itertools.cycle(
         {name: column[..., start : start + window] for name, column in columns.items()}
-        for start in range(len(stream) - window + 1)
+        for start in range(0, len(stream) - window + 1, work.stride_steps)
     )
 
     def insert() -> None:
         for _ in range(STREAMS):
             buffer.add(**next(windows))
 
-    return Contender("cpprb", insert, {size: functools.partial(buffer.sample, size) for size in batch_sizes})
+    samplers = {size: functools.partial(buffer.sample, size) for size in work.batch_sizes}
+    return Contender("cpprb", insert, samplers)
 
 
-def flashbax_contender(table: TableSpec, rows: list[list[Step]], batch_sizes: Sequence[int]) -> Contender:
+def flashbax_contender(work: Workload) -> Contender:
     """Rows of all streams together; the buffer lies on jax's device."""
     import flashbax  # type: ignore[import-not-found, import-untyped]
 
+    table, stride = work.table, work.stride_steps
     buffers = {
         size: flashbax.make_trajectory_buffer(
             add_batch_size=STREAMS,
             sample_batch_size=size,
             sample_sequence_length=table.window_steps,
-            period=1,
+            period=stride,
             min_length_time_axis=table.window_steps,
-            max_length_time_axis=table.capacity_items // STREAMS,
+            max_length_time_axis=max(table.window_steps, stride * table.capacity_items // STREAMS),
         )
-        for size in batch_sizes
+        for size in work.batch_sizes
     }
-    buffer = buffers[batch_sizes[0]]  # they differ in how they sample only
-    ticks = itertools.cycle([jax.tree.map(lambda *values: np.stack(values)[:, None], *tick) for tick in rows])
+    buffer = buffers[work.batch_sizes[0]]  # they differ in how they sample only
+    ticks = (jax.tree.map(lambda values: values[:, None], tick) for tick in work.ticks())
     first = jax.tree.map(lambda value: value[0, 0], next(ticks))
     add = jax.jit(buffer.add, donate_argnums=0)
     state = buffer.init(first)
@@ -255,14 +306,15 @@ def flashbax_contender(table: TableSpec, rows: list[list[Step]], batch_sizes: Se
 
     def insert() -> None:
         nonlocal state
-        state = add(state, next(ticks))
+        for _ in range(stride):
+            state = add(state, next(ticks))
         jax.block_until_ready(state)
 
     def sampler(size: int) -> Callable[[], object]:
         sample = jax.jit(buffers[size].sample)
         return lambda: jax.block_until_ready(sample(state, next(keys)))
 
-    return Contender("flashbax", insert, {size: sampler(size) for size in batch_sizes})
+    return Contender("flashbax", insert, {size: sampler(size) for size in work.batch_sizes})
 
 
 def fill(contender: Contender, table: TableSpec) -> None:
@@ -314,6 +366,9 @@ RIVALS = (
     Rivals(
         "reverb", "five_columns_reverb", "writer_of_five_columns", "sampler_of_five_columns", "five columns"
     ),
+    Rivals(
+        "two_servers", "reverb", "writer_of_two_servers_of_one", "sampler_of_two_servers_of_one", "one server"
+    ),
     *(
         Rivals("memory", peer, f"memory_inserts_of_{peer}", f"memory_samples_of_{peer}", peer)
         for peer in PEERS
@@ -351,15 +406,18 @@ def worst_ratios(ratios: Mapping[str, float]) -> dict[str, float]:
     return worst
 
 
-def megabytes(table: TableSpec, figure: str, per_second: float) -> float:
-    """MB/s, uncompressed: an insert brings one row, a sample all of its rows."""
-    rows = 1 if figure.endswith("_inserts_per_second") else table.window_steps
-    return per_second * rows * row_bytes(table.signature) / 1e6
+def megabytes(work: Workload, figure: str, per_second: float) -> float:
+    """MB/s, uncompressed: an insert brings the rows that are new in it, a sample all of its rows."""
+    rows = work.stride_steps if figure.endswith("_inserts_per_second") else work.table.window_steps
+    return per_second * rows * row_bytes(work.table.signature) / 1e6
 
 
-def settings(table: TableSpec) -> dict[str, Any]:
+def settings(work: Workload) -> dict[str, Any]:
     """What has to be equal for two sets of figures to be comparable."""
+    table = work.table
     return {
+        "items": ITEMS.value,
+        "stride_steps": work.stride_steps,
         "row_bytes": row_bytes(table.signature),
         "window_steps": table.window_steps,
         "capacity_items": table.capacity_items,

@@ -84,8 +84,10 @@ def test_runs_that_differ_by_their_seed_alone_share_a_colour_and_an_entry(
         open_workdir(paths[-1], {"agent": agent, "environment": "Catch-v0", "run": {"seed": seed}}).close()
         with MetricsWriter(paths[-1]) as writer:
             writer.write(_row(1000, episode_return_mean=number))
-    for axes in _drawn(monkeypatch, paths, tmp_path / "out.png"):
-        entries = [text.get_text() for text in axes.get_legend().get_texts()]
-        assert entries == ["r2d2, seeds 1, 2, 5", "apex, seed 1"]
+    by_frames, by_minutes = _drawn(monkeypatch, paths, tmp_path / "out.png")
+    (legend,) = by_frames.figure.legends  # one for both, and none that could lie over a curve
+    assert [text.get_text() for text in legend.get_texts()] == ["r2d2, seeds 1, 2, 5", "apex, seed 1"]
+    assert by_frames.get_legend() is by_minutes.get_legend() is None
+    for axes in (by_frames, by_minutes):
         colors = [line.get_color() for line in axes.get_lines()]
         assert colors[0] == colors[2] == colors[3] != colors[1]

@@ -12,11 +12,20 @@ SMALLEST = ("--capacity_items=1000", "--batch_sizes=4,8", "--rounds=1", "--secon
 
 
 @pytest.mark.reverb
-def test_our_writer_and_sampler_beside_the_bare_client(capsys, tmp_path):
+@pytest.mark.parametrize(("items", "new_rows", "rows"), [("transitions", 1, 7), ("sequences", 10, 38)])
+def test_our_writer_and_sampler_beside_the_bare_client(capsys, tmp_path, items, new_rows, rows):
     pytest.importorskip("reverb", reason="Reverb is not installed")
-    record, _ = run_benchmark(replay, capsys, tmp_path, *SMALLEST)
-    ratios = record["ratios"]
-    assert {"writer_of_bare_client", "sampler_of_bare_client", "writer_of_five_columns"} <= set(ratios)
+    record, _ = run_benchmark(replay, capsys, tmp_path, f"--items={items}", *SMALLEST)
+    ratios, figures = record["ratios"], record["figures"]
+    assert {
+        "writer_of_bare_client",
+        "sampler_of_bare_client",
+        "writer_of_five_columns",
+        "sampler_of_two_servers_of_one",
+    } <= set(ratios)
+    for figure, moved in ("inserts_per_second", new_rows), ("samples_per_second_batch_8", rows):
+        figure = figures[f"reverb_{figure}"]
+        assert figure["megabytes_per_second"] == pytest.approx(figure["median"] * moved * 7069e-6)
     assert ratios["sampler_of_bare_client"] == min(
         ratios["sampler_of_bare_client_batch_4"], ratios["sampler_of_bare_client_batch_8"]
     )
@@ -46,10 +55,10 @@ def test_the_in_process_replay_alone(monkeypatch, capsys, tmp_path):
     assert samples["megabytes_per_second"] == pytest.approx(samples["median"] * 7 * 7069e-6)
 
 
-def _memory_as_cpprb(table, rows, batch_sizes):
+def _memory_as_cpprb(work):
     with replay.contextlib.ExitStack() as stack:
-        memory = replay.make_replay("memory", table, 1)
-        contender = replay.our_contender("cpprb", memory, table, rows, batch_sizes, stack)
+        memory = replay.make_replay("memory", work.table, 1)
+        contender = replay.our_contender("cpprb", memory, work, stack)
         stack.pop_all()
     return contender
 
@@ -59,8 +68,8 @@ def test_windows_of_a_peer_are_successive_rows_of_one_stream(peer):
     pytest.importorskip(peer, reason=f"{peer} is not installed")
     rows = replay.make_rows()
     make = {"cpprb": replay.cpprb_contender, "flashbax": replay.flashbax_contender}[peer]
-    table = replay.make_table_spec(1000)
-    contender = make(table, rows, [4])
+    table = replay.make_table_spec(replay.KINDS["transitions"].layout, 1000)
+    contender = make(replay.Workload(table, 1, rows, [4]))
     replay.fill(contender, table)
     sample = contender.samplers[4]()
     if peer == "cpprb":

@@ -15,9 +15,10 @@ SMALLEST = ("--rounds=1", "--seconds=0.01", "--replay_backend=memory")
 
 def test_an_actor_beside_its_bound(capsys, tmp_path):
     record, table = run_benchmark(
-        actor, capsys, tmp_path, "--num_environments=2", "--preset=small", *SMALLEST
+        actor, capsys, tmp_path, "--num_environments=2", "--actors=2", "--preset=small", *SMALLEST
     )
-    assert set(record["ratios"]) == {"actor_of_bound"}
+    assert set(record["ratios"]) == {"actor_of_bound", "actors_2_of_one"}
+    assert record["figures"]["actors_2_busy_threads"]["median"] > 0
     assert record["figures"]["actor_steps_per_second"] > 0
     assert "of the bound" in table
 
