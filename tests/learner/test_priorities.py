@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -12,7 +13,7 @@ from gorila_jax.config import LearnerConfig
 from gorila_jax.learner.learner import Learner
 from gorila_jax.learner.prefetch import Prefetcher
 from gorila_jax.learner.priorities import BATCHES_PER_WRITE, WAITING_BATCHES, PriorityWriter
-from gorila_jax.types import SampleInfo, Snapshot
+from gorila_jax.types import Gradient, SampleInfo, Snapshot
 from tests.learner.problem import batch, expected, loss_fn, parameters, replicated, steps
 
 BATCH = 8
@@ -89,12 +90,26 @@ def test_a_waiting_writer_wakes_up():
     assert table.updates == [(list(range(BATCHES_PER_WRITE)), [1.0] * BATCHES_PER_WRITE)]
 
 
-def sent_by_one_update(probabilities: list[float], exponent: float, reward: float | None = None):
-    """(keys, priorities) that a learner sends for one batch drawn with these probabilities."""
-    drawn = batch(BATCH, seed=4, reward=reward)
+class Update(NamedTuple):
+    """What a learner made of one batch."""
+
+    gradient: Gradient
+    keys: np.ndarray
+    priorities: jax.Array
+
+
+def one_update(
+    probabilities: list[float], exponent: float, rewards: dict[int, float] | None = None
+) -> Update:
+    """Of a batch drawn with these probabilities, with other rewards where `rewards` says so."""
+    drawn = batch(BATCH, seed=4)
+    for item, reward in (rewards or {}).items():
+        drawn.steps.reward[item, 1] = reward
     info = SampleInfo(np.arange(100, 100 + BATCH), np.array(probabilities), np.full(BATCH, 50))
     config = LearnerConfig(batch_size=BATCH, prefetch_batches=0, importance_exponent=exponent)
-    devices, sent = jax.devices()[:1], []
+    devices: list[Any] = jax.devices()[:1]
+    pushed: list[Gradient] = []
+    sent: list[tuple[np.ndarray, jax.Array]] = []
     prefetcher = Prefetcher(config, devices, lambda timeout_s: drawn._replace(info=info))
     learner = Learner(
         config,
@@ -102,11 +117,11 @@ def sent_by_one_update(probabilities: list[float], exponent: float, reward: floa
         devices,
         prefetcher.next_batch,
         lambda: Snapshot(0, replicated(parameters(0)), replicated(parameters(1))),
-        lambda gradient: None,
-        lambda keys, priorities: sent.append((keys, np.asarray(priorities))),
+        pushed.append,
+        lambda keys, priorities: sent.append((keys, priorities)),
     )
     assert learner.step(0.0)
-    return sent
+    return Update(*pushed, *sent[0])
 
 
 PROBABILITIES = [0.01, 0.2, 0.05, 0.02, 0.1, 0.02, 0.3, 0.3]
@@ -114,10 +129,25 @@ PROBABILITIES = [0.01, 0.2, 0.05, 0.02, 0.1, 0.02, 0.3, 0.3]
 
 @pytest.mark.parametrize("exponent", [0.0, 1.0])
 def test_priorities_are_of_the_unweighted_errors(exponent):
-    ((keys, priorities),) = sent_by_one_update(PROBABILITIES, exponent)
+    _, keys, priorities = one_update(PROBABILITIES, exponent)
     _, _, td_errors = expected(parameters(0), parameters(1), steps(BATCH, 4))
     assert keys.tolist() == list(range(100, 100 + BATCH))
     np.testing.assert_allclose(priorities[0], np.abs(td_errors) + 1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("reward", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_of_one_item_is_refused_and_the_others_get_their_priorities(reward):
+    gradient, keys, priorities = one_update(PROBABILITIES, 1.0, {3: reward})
+    assert not np.asarray(gradient.finite).any()
+    table = Table()
+    writer = PriorityWriter(table.update)
+    writer.send(keys, priorities)
+    assert writer.step(0.0)
+    ((written, values),) = table.updates
+    _, _, td_errors = expected(parameters(0), parameters(1), steps(BATCH, 4))
+    assert written == [100, 101, 102, 104, 105, 106, 107]
+    np.testing.assert_allclose(values, np.delete(np.abs(td_errors) + 1e-6, 3), rtol=1e-5)
+    assert writer.counts() == (7, 0, 1, 0)
 
 
 def test_a_learner_that_nobody_asked_sends_none():

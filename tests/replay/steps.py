@@ -35,3 +35,26 @@ def write(writer, numbers, priority=1.0, stream=0, window=2, shape=(3,)):
         if place >= window - 1:
             writer.insert(stream, priority)
             assert writer.ready(10.0)
+
+
+def write_with_states(writer, streams, numbers):
+    """A row for every number, and an item of the last two with the state [number, stream, -number]."""
+    for number in numbers:
+        for stream in range(streams):
+            writer.append(stream, step(number))
+            if number:
+                writer.insert(stream, 1.0, np.array([number, stream, -number], np.float32))
+        assert writer.ready(10.0)
+
+
+def check_states(batch):
+    assert batch.state.shape == (len(batch.info.keys), 3)
+    np.testing.assert_array_equal(batch.state[:, 0], batch.steps.action[:, -1])
+    np.testing.assert_array_equal(batch.state[:, 2], -batch.state[:, 0])
+
+
+def draws(sampler, batches):
+    """`batches` batches as one: fields [N, W, ...] and info [N]."""
+    drawn = [sampler.sample(10.0) for _ in range(batches)]
+    steps = Step(*(np.concatenate(column) for column in zip(*(batch.steps for batch in drawn), strict=True)))
+    return steps, [np.concatenate(column) for column in zip(*(batch.info for batch in drawn), strict=True)]

@@ -8,16 +8,8 @@ import numpy as np
 import pytest
 
 from gorila_jax.replay.limiter import smallest_error_buffer
-from gorila_jax.replay.table import estimate_bytes
 from gorila_jax.types import ReplayError, Step
-from tests.replay.steps import step, table, write
-
-
-def draws(sampler, batches):
-    """`batches` batches as one: fields [N, W, ...] and info [N]."""
-    drawn = [sampler.sample(10.0) for _ in range(batches)]
-    steps = Step(*(np.concatenate(column) for column in zip(*(batch.steps for batch in drawn), strict=True)))
-    return steps, [np.concatenate(column) for column in zip(*(batch.info for batch in drawn), strict=True)]
+from tests.replay.steps import check_states, draws, step, table, write, write_with_states
 
 
 def test_a_batch_has_the_shapes_and_dtypes_of_the_signature(open_replay):
@@ -53,22 +45,6 @@ def test_an_item_is_the_last_rows_of_its_stream(open_replay):
         np.testing.assert_array_equal(getattr(steps, name), expected)
 
 
-def write_with_states(writer, streams, numbers):
-    """A row for every number, and an item of the last two with the state [number, stream, -number]."""
-    for number in numbers:
-        for stream in range(streams):
-            writer.append(stream, step(number))
-            if number:
-                writer.insert(stream, 1.0, np.array([number, stream, -number], np.float32))
-        assert writer.ready(10.0)
-
-
-def check_states(batch):
-    assert batch.state.shape == (len(batch.info.keys), 3)
-    np.testing.assert_array_equal(batch.state[:, 0], batch.steps.action[:, -1])
-    np.testing.assert_array_equal(batch.state[:, 2], -batch.state[:, 0])
-
-
 def test_a_state_stays_with_its_item(open_replay):
     streams = 40  # more than share a writer of Reverb's
     replay = open_replay(table(capacity=1_000, state_size=3))
@@ -79,18 +55,6 @@ def test_a_state_stays_with_its_item(open_replay):
         check_states(batch)
     seen = {(number, stream) for batch in batches for number, stream in batch.state[:, :2].tolist()}
     assert len(seen) > 200
-
-
-def test_states_are_saved_and_restored_with_their_items(open_replay, tmp_path):
-    replay = open_replay(table(state_size=3))
-    write_with_states(replay.writer(0, 2), 2, range(20))
-    replay.save(str(tmp_path / "saved"))
-    other = open_replay(table(state_size=3))
-    other.restore(str(tmp_path / "saved"))
-    check_states(other.sampler(0, 32).sample(10.0))
-    stateless = open_replay(table())
-    with pytest.raises(ReplayError, match="state_size"):
-        stateless.restore(str(tmp_path / "saved"))
 
 
 @pytest.mark.parametrize(
@@ -217,14 +181,16 @@ def test_proportional_draws_follow_priorities_and_their_updates(open_replay):
     assert np.mean(fresh == key) == pytest.approx(share, abs=0.03)
 
 
-def test_updates_of_items_that_left_are_counted_and_change_nothing(open_replay):
+@pytest.mark.parametrize("by_another", [False, True])  # as after a stand-in has taken over
+def test_updates_of_items_that_left_are_counted_and_change_nothing(open_replay, by_another):
     replay = open_replay(table(capacity=5, exponent=1.0))
     writer = replay.writer(0, 1)
     write(writer, range(6))
-    sampler = replay.sampler(0, 8)
+    sampler, another = replay.sampler(0, 8), replay.sampler(0, 8)
     keys = sampler.sample(10.0).info.keys
     write(writer, range(10, 20))
-    assert sampler.update_priorities(keys, np.full(8, 1e6)) == 8
+    updated = another if by_another else sampler
+    assert updated.update_priorities(keys, np.full(8, 1e6)) == 8
     info = replay.sampler(0, 50).sample(10.0).info
     np.testing.assert_allclose(info.probabilities, 1 / 5)
     assert not set(info.keys) & set(keys)
@@ -304,78 +270,6 @@ def test_tables_are_apart(open_replay):
     assert (replay.sampler(1, 4).sample(10.0).steps.action == [10, 11]).all()
 
 
-def payloads(replay, batches=20):
-    """What a table holds, by drawing often: {first action: (probability, all bytes)}."""
-    steps, (_, probabilities, _) = draws(replay.sampler(0, 50), batches)
-    return {
-        int(actions[0]): (probability, *(column[place].tobytes() for column in steps))
-        for place, (actions, probability) in enumerate(zip(steps.action, probabilities, strict=True))
-    }
-
-
-def test_a_saved_replay_comes_back(open_replay, tmp_path):
-    spec = table(capacity=20, exponent=0.5)
-    old = open_replay(spec)
-    writer = old.writer(0, 1)
-    for number in range(30):  # more than fit, so that the oldest is not the first
-        write(writer, [10 * number, 10 * number + 1], priority=1.0 + number)
-        writer.end_episode(0)
-    old.save(str(tmp_path / "saved"))
-    new = open_replay(spec, run_id="later")
-    new.restore(str(tmp_path / "saved"))
-    assert new.status(0).size_items == 20
-    assert new.status(0).inserted_items == 30
-    before, after = payloads(old), payloads(new)
-    assert before.keys() == after.keys() == {10 * number for number in range(10, 30)}
-    for action in before:
-        assert before[action][0] == pytest.approx(after[action][0])
-        assert before[action][1:] == after[action][1:]
-    # Life goes on: a new writer begins new episodes, and the oldest item leaves first.
-    writer = new.writer(0, 1)
-    write(writer, [5, 6], priority=50.0)
-    assert payloads(new).keys() == {5, *(10 * number for number in range(11, 30))}
-
-
-def test_an_empty_replay_can_be_saved(open_replay, tmp_path):
-    open_replay(table()).save(str(tmp_path / "saved"))
-    new = open_replay(table())
-    new.restore(str(tmp_path / "saved"))
-    assert new.status(0).size_items == 0
-
-
-def test_a_directory_that_exists_is_not_written_to(open_replay, tmp_path):
-    with pytest.raises(ReplayError, match="exists already"):
-        open_replay(table()).save(str(tmp_path))
-
-
-def test_other_settings_are_refused_with_both_values(open_replay, tmp_path):
-    old = open_replay(table(capacity=5, exponent=0.6))
-    write(old.writer(0, 1), range(4))
-    old.save(str(tmp_path / "saved"))
-    new = open_replay(table(shape=(4,), capacity=50, exponent=0.6))
-    with pytest.raises(ReplayError) as error:
-        new.restore(str(tmp_path / "saved"))
-    assert "capacity_items: 5 was saved, 50 is set now" in str(error.value)
-    assert "signature" in str(error.value)
-    assert "exponent" not in str(error.value)
-
-
-def test_nothing_saved_is_an_error(open_replay, tmp_path):
-    with pytest.raises(ReplayError, match="no saved replay"):
-        open_replay(table()).restore(str(tmp_path / "nothing"))
-
-
-def test_a_damaged_save_is_an_error(open_replay, tmp_path):
-    old = open_replay(table())
-    write(old.writer(0, 1), range(4))
-    old.save(str(tmp_path / "saved"))
-    for file in (tmp_path / "saved").rglob("items.*"):
-        content = file.read_bytes()
-        file.write_bytes(content[: len(content) // 2])
-    with pytest.raises(ReplayError):
-        open_replay(table()).restore(str(tmp_path / "saved"))
-
-
 def test_closing_wakes_a_waiting_sampler(open_replay):
     replay = open_replay(table())
     sampler = replay.sampler(0, 4)
@@ -394,31 +288,3 @@ def test_closing_wakes_a_waiting_sampler(open_replay):
     assert not results or results == [None]
     with pytest.raises(ReplayError, match="closed"):
         sampler.sample(0.0)
-
-
-@pytest.mark.parametrize(("stride", "capacity"), [(1, 500), (4, 150)])
-def test_memory_stays_flat_once_a_table_is_full(backend, open_replay, stride, capacity):
-    shape, window, state_size = (256, 256), 5, 64
-    spec = table(shape=shape, window=window, capacity=capacity, state_size=state_size)
-    replay = open_replay(spec)
-    writer = replay.writer(0, 1)
-    random = np.random.default_rng(0)
-    for _ in range(window):
-        writer.append(0, step(0, shape))
-    used = []
-    for _ in range(4):
-        used.append(_resident_bytes())
-        for row in range(stride * capacity):
-            observation = random.integers(0, 255, shape, np.uint8)  # noise does not compress
-            writer.append(0, step(0, shape)._replace(observation=observation))
-            if row % stride == 0:
-                writer.insert(0, 1.0, random.random(state_size, np.float32))
-                assert writer.ready(10.0)
-    estimate = estimate_bytes(spec, 1, backend, stride)
-    assert 0.6 * estimate < used[1] - used[0] < 1.3 * estimate
-    assert used[3] - used[2] < 0.5 * estimate  # what never left would be 0.8 and more
-
-
-def _resident_bytes():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096

@@ -67,6 +67,32 @@ def test_items_built_are_items_inserted(layout):
     system.close()
 
 
+@pytest.mark.reverb
+def test_items_built_are_items_in_reverb():
+    """The same with a server and its threads between them; its ratio is free, so that all may enter."""
+    pytest.importorskip("reverb", reason="Reverb is not installed")
+    coordinator = Coordinator(3000)
+    config = config_of(
+        **{
+            "actor.num_actors": 2,
+            "learner.n_steps": 1,
+            "replay.backend": "reverb",
+            "replay.samples_per_insert": 0.0,
+            "replay.capacity_steps": 10_000,
+            "run.lockstep": False,
+        }
+    )
+    system = build(config, coordinator=coordinator)
+    run_threads(system.workers(), coordinator, lambda: None, 0.01)
+    assert coordinator.failure is None
+    built = sum(writer.inserted_items for writer in system.writers)
+    assert 0 <= coordinator.steps - built <= 2 * config.env.num_environments
+    assert all(writer.ready(PATIENCE_S) for writer in system.writers)
+    status = system.replay.status(0)
+    assert status.inserted_items == status.size_items == built
+    system.close()
+
+
 @pytest.mark.parametrize("samples_per_insert", [1.0, 8.0])
 @pytest.mark.parametrize("prefetch_batches", [0, 2])
 def test_neither_side_waits_for_ever_with_the_smallest_buffer(samples_per_insert, prefetch_batches):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import sys
 import threading
 
+import jax
 import numpy as np
 import pytest
 
+from gorila_jax.agents import RECIPES
 from gorila_jax.replay.memory.replay import MemoryWriter
 from gorila_jax.runtime import system as system_module
 from gorila_jax.runtime.system import checksum
@@ -158,6 +161,26 @@ def test_the_target_period_goes_on_in_server_updates_while_actors_pause():
         assert status.version == number
         assert status.target_version == number - number % period
     assert system.actors[0].steps == 40
+
+
+@pytest.mark.parametrize("agent", list(RECIPES))
+def test_a_run_under_way_compiles_nothing(agent, caplog):
+    system = build(config_of(agent, **{"network.core_units": 8} if agent in ("drqn", "r2d2") else {}))
+
+    def play(updates):
+        """So many more, and a look at the metrics, as a run takes one."""
+        while system.server.status().version < updates:
+            for worker in [*system.actors, *system.learners, *system.priority_writers]:
+                worker.step(0.0)
+        assert all(learner.metrics() for learner in system.learners)
+
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        play(10)
+        assert any("ompil" in record.getMessage() for record in caplog.records)
+        caplog.clear()
+        play(30)
+    system.close()
+    assert [record.getMessage() for record in caplog.records if "ompil" in record.getMessage()] == []
 
 
 def test_parts_that_cannot_close_do_not_keep_the_others_open(watched, monkeypatch):
