@@ -10,12 +10,12 @@ import jax
 import numpy as np
 
 from gorila_jax.actor.actor import Actor, ActorPorts
-from gorila_jax.actor.policy import make_policy
+from gorila_jax.actor.policy import Policy, make_policy
 from gorila_jax.config import override
 from gorila_jax.environments import make_environment
 from gorila_jax.replay import make_replay
 from gorila_jax.runtime.plan import Plan, state_size, table_spec
-from gorila_jax.types import GorilaError, Replay
+from gorila_jax.types import GorilaError, Parameters, ReplayWriter
 
 WAIT_S = 10.0  # nothing holds the actor back for so long
 
@@ -41,15 +41,24 @@ def lone_actors(plan: Plan, stack: contextlib.ExitStack) -> list[Callable[[], in
     free = override(config, {"replay.samples_per_insert": 0.0})
     replay = make_replay(plan.backend, table_spec(free, plan.recipe, plan.spec), 1, run_id=uuid.uuid4().hex)
     stack.callback(replay.close)
-    return [_start(plan, replay, index, stack) for index in range(config.actor.num_actors)]
+    network = plan.recipe.network(config, plan.spec)
+    policy, parameters = make_policy(network), network.init(jax.random.PRNGKey(0))
+    return [
+        _start(plan, replay.writer(0, config.env.num_environments), policy, parameters, index, stack)
+        for index in range(config.actor.num_actors)
+    ]
 
 
-def _start(plan: Plan, replay: Replay, index: int, stack: contextlib.ExitStack) -> Callable[[], int]:
-    config, spec = plan.config, plan.spec
+def _start(
+    plan: Plan,
+    writer: ReplayWriter,
+    policy: Policy,
+    parameters: Parameters,
+    index: int,
+    stack: contextlib.ExitStack,
+) -> Callable[[], int]:
+    config = plan.config
     size = config.env.num_environments
-    writer = replay.writer(0, size)
-    network = plan.recipe.network(config, spec)
-    parameters = network.init(jax.random.PRNGKey(0))
     epsilons = np.full(size, config.actor.epsilon_final, np.float32)
     steps = 0
 
@@ -68,14 +77,14 @@ def _start(plan: Plan, replay: Replay, index: int, stack: contextlib.ExitStack) 
     actor = Actor(
         index,
         make_environment(config.environment, config.env, seed=1 + index),
-        make_policy(network),
+        policy,
         plan.recipe.accumulator(config, writer),
         ports,
         config.env.frame_stack,
         config.actor.parameter_period_steps,
         config.learner.max_abs_reward,
         jax.random.PRNGKey(1 + index),
-        state_size(network),
+        state_size(plan.recipe.network(config, plan.spec)),
     )
     stack.callback(actor.close)
 

@@ -118,28 +118,33 @@ def solve(seed: int, workdir: Path) -> dict[str, Any]:
     """One run: its figures, and its files where they are wanted."""
     evaluations, usage = train_to_goal(seed, workdir)
     summary = summarise(workdir)
-    confirmed = evaluations[-1]["confirmation"] if evaluations and is_confirmed(evaluations[-1]) else None
-    first = next((evaluation for evaluation in evaluations if reaches_goal(evaluation)), None)
     asked = summary["configuration"]["replay"]["samples_per_insert"]
     figures = {
-        "minutes_to_goal": confirmed["minutes"] if confirmed else None,
-        "mean_return": confirmed["mean"] if confirmed else None,
-        "first_at_goal_minutes": first["minutes"] if first else None,
-        "first_at_goal_confirmation": first["confirmation"]["mean"] if first else None,
-        "best_mean_return": max((evaluation["mean"] for evaluation in evaluations), default=None),
+        **goal_figures(evaluations),
         "frames": summary["frames"],
         "updates": summary["updates"],
-        "evaluations": len(evaluations),
-        "not_confirmed": sum(
-            evaluation["confirmation"] is not None and not is_confirmed(evaluation)
-            for evaluation in evaluations
-        ),
         "samples_per_insert_of_asked": summary["samples_per_insert"] / asked if asked else None,
         **usage_figures(usage),
     }
     if RESULTS.value:
-        write_files(Path(RESULTS.value), seed, workdir, summary, evaluations, confirmed, usage, figures)
+        write_files(Path(RESULTS.value), seed, workdir, summary, evaluations, usage, figures)
     return figures
+
+
+def goal_figures(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """When a run reached the goal: for the first time, and with a checkpoint that other seeds confirmed."""
+    at_goal = [evaluation for evaluation in evaluations if evaluation["confirmation"] is not None]
+    first = at_goal[0] if at_goal else None
+    confirmed = next(filter(is_confirmed, at_goal), None)
+    return {
+        "minutes_to_goal": confirmed["confirmation"]["minutes"] if confirmed else None,
+        "mean_return": confirmed["confirmation"]["mean"] if confirmed else None,
+        "first_at_goal_minutes": first["minutes"] if first else None,
+        "first_at_goal_confirmation": first["confirmation"]["mean"] if first else None,
+        "best_mean_return": max((evaluation["mean"] for evaluation in evaluations), default=None),
+        "evaluations": len(evaluations),
+        "not_confirmed": len(at_goal) - (confirmed is not None),
+    }
 
 
 def train_to_goal(seed: int, workdir: Path) -> tuple[list[dict[str, Any]], list[Usage]]:
@@ -267,7 +272,6 @@ def write_files(
     workdir: Path,
     summary: Mapping[str, Any],
     evaluations: Sequence[Mapping[str, Any]],
-    confirmed: Mapping[str, Any] | None,
     usage: Sequence[Usage],
     figures: Mapping[str, Any],
 ) -> None:
@@ -285,8 +289,8 @@ def write_files(
     }
     (out / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     plot(seed, workdir, evaluations, out / f"{name}.png")
-    if confirmed:
-        film = f"--video={out / name}.mp4", f"--checkpoint={confirmed['frames_trained']}"
+    if figures["minutes_to_goal"] is not None:
+        film = f"--video={out / name}.mp4", f"--checkpoint={evaluations[-1]['frames_trained']}"
         programs.program("play", f"--workdir={workdir}", *film, f"--epsilon={EPSILON}", "--overwrite")
 
 

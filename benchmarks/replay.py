@@ -4,8 +4,8 @@
     python -m benchmarks.replay --items=sequences
 
 Rows shaped as Atari's (84 x 84 bytes and four scalars). Items are transitions, of 7 rows (a stack of 4 and
-n = 3), one for every row; or r2d2's small sequences, of 38 rows, one for every 10. Uniform tables that are
-full, nobody else at work: inserts are measured without samples and samples without inserts.
+n = 3), one for every row; or sequences of 38 rows, one for every 10, without recurrent states. Uniform tables
+that are full, nobody else at work: inserts are measured without samples and samples without inserts.
 
 - *reverb*: our writer and sampler, on a server in this process.
 - *bare reverb*: the same server and table, rows laid out as ours are, by hand. The bound.
@@ -14,7 +14,8 @@ full, nobody else at work: inserts are measured without samples and samples with
 - *memory*: our in-process replay.
 - *cpprb*, *flashbax*: in-process buffers of others, where they are installed (requirements-peers.txt), which
   store every frame once too. They get for nothing what their user would make: cpprb the windows of its one
-  stream, flashbax the rows of all streams in one array.
+  stream, flashbax the rows of all streams in one array. Of cpprb transitions only: it shares frames among
+  items that begin one row apart.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ import functools
 import importlib.metadata
 import importlib.util
 import itertools
+import math
 import re
 import statistics
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -53,7 +55,7 @@ from gorila_jax.replay import make_replay, reverb_available, spread_sampler, ste
 from gorila_jax.replay.signature import row_bytes
 from gorila_jax.replay.table import TableSpec
 from gorila_jax.rl.windows import Layout, transition_layout
-from gorila_jax.types import EnvironmentSpec, Replay, ReplayError, Step
+from gorila_jax.types import ConfigError, EnvironmentSpec, Replay, ReplayError, Step
 
 
 class Kind(NamedTuple):
@@ -66,7 +68,7 @@ class Kind(NamedTuple):
 
 KINDS = {
     "transitions": Kind(transition_layout(frame_stack=4, n_steps=3), [32, 128], 10_000),
-    "sequences": Kind(
+    "sequences": Kind(  # r2d2's, preset small
         Layout(
             frame_stack=4, burn_in_steps=10, length_steps=20, stride_steps=10, n_steps=5, stores_state=False
         ),
@@ -77,7 +79,9 @@ KINDS = {
 
 ITEMS = flags.DEFINE_enum("items", "transitions", list(KINDS), "what is stored")
 BATCH_SIZES = flags.DEFINE_list("batch_sizes", None, "items per batch; by default those of the kind of item")
-CAPACITY = flags.DEFINE_integer("capacity_items", None, "items of a full table; the same", 500)
+CAPACITY = flags.DEFINE_integer(
+    "capacity_items", None, "items of a full table; by default those of the kind", 500
+)
 
 STREAMS = 16  # environments of one actor
 TICKS = 64  # different rows of every stream; then they come again
@@ -93,12 +97,8 @@ class Workload(NamedTuple):
 
     table: TableSpec
     stride_steps: int  # rows of a stream from one item to the next
-    rows: list[list[Step]]  # [TICKS][STREAMS]
+    ticks: Sequence[Step]  # a row of each stream, [STREAMS, ...]; after the last one they come again
     batch_sizes: Sequence[int]
-
-    def ticks(self) -> Iterator[Step]:
-        """A row of each stream [STREAMS, ...], again and again."""
-        return itertools.cycle([Step(*map(np.stack, zip(*tick, strict=True))) for tick in self.rows])
 
 
 class Contender(NamedTuple):
@@ -112,8 +112,10 @@ class Contender(NamedTuple):
 def main() -> None:
     kind = KINDS[ITEMS.value]
     batch_sizes = kind.batch_sizes if BATCH_SIZES.value is None else whole_numbers(BATCH_SIZES)
+    if any(size % 2 for size in batch_sizes):
+        raise ConfigError(f"--batch_sizes={batch_sizes}: even numbers, for two servers to share")
     table = make_table_spec(kind.layout, CAPACITY.value or kind.capacity_items)
-    work = Workload(table, kind.layout.stride_steps, make_rows(), batch_sizes)
+    work = Workload(table, kind.layout.stride_steps, make_ticks(), batch_sizes)
     with contextlib.ExitStack() as stack:
         contenders = make_contenders(work, stack)
         for contender in contenders:
@@ -161,27 +163,27 @@ def make_contenders(work: Workload, stack: contextlib.ExitStack) -> list[Contend
     """Those that are installed."""
     contenders = reverb_contenders(work, stack) if reverb_available() else []
     contenders.append(our_contender("memory", make_replay("memory", work.table, 1), work, stack))
-    if installed("cpprb"):
+    if installed("cpprb") and work.stride_steps == 1:
         contenders.append(cpprb_contender(work))
     if installed("flashbax"):
         contenders.append(flashbax_contender(work))
     return contenders
 
 
-def make_rows() -> list[list[Step]]:
-    """[TICKS][STREAMS] rows. Pictures are about as simple as a game's: blocks of grey, a thing that moves."""
+def make_ticks() -> list[Step]:
+    """Pictures are about as simple as a game's: blocks of grey, a thing that moves."""
     random = np.random.default_rng(0)
     blocks = np.kron(random.integers(256, size=(12, 12), dtype=np.uint8), np.ones((7, 7), np.uint8))
-    rows: list[list[Step]] = []
+    ticks: list[Step] = []
     for tick in range(TICKS):
-        rows.append([])
+        rows = []
         for stream in range(STREAMS):
             picture = np.roll(blocks, 5 * stream, axis=1)
             picture[tick : tick + 12, 60:72] = random.integers(256, size=(12, 12), dtype=np.uint8)
-            rows[-1].append(
-                Step(picture, np.int32(random.integers(6)), np.float32(0), np.float32(0.99), np.True_)
-            )
-    return rows
+            action = np.int32(random.integers(6))
+            rows.append(Step(picture, action, np.float32(0), np.float32(0.99), np.True_))
+        ticks.append(Step(*map(np.stack, zip(*rows, strict=True))))
+    return ticks
 
 
 def our_contender(name: str, replay: Replay, work: Workload, stack: contextlib.ExitStack) -> Contender:
@@ -190,7 +192,7 @@ def our_contender(name: str, replay: Replay, work: Workload, stack: contextlib.E
     tables = range(replay.num_tables)
     share = STREAMS // len(tables)
     writers = [replay.writer(table, share) for table in tables]
-    ticks = work.ticks()
+    ticks = itertools.cycle(work.ticks)
 
     def append() -> None:
         rows = next(ticks)
@@ -227,22 +229,21 @@ def reverb_contenders(work: Workload, stack: contextlib.ExitStack) -> list[Conte
 
     table = work.table
     replay = ReverbReplay(table, 1, run_id=uuid.uuid4().hex)
-    half = table._replace(capacity_items=table.capacity_items // 2)
-    two_servers = ReverbReplay(half, 2, run_id=uuid.uuid4().hex, num_servers=2)
+    contenders = [our_contender("reverb", replay, work, stack)]
     five_columns = FiveColumns(table)
     stack.callback(five_columns.close)
-    return [
-        our_contender("reverb", replay, work, stack),
-        by_hand("bare_reverb", BareClient(replay.addresses[0], table), work),
-        by_hand("five_columns_reverb", five_columns, work),
-        our_contender("two_servers", two_servers, work, stack),
-    ]
+    contenders.append(by_hand("bare_reverb", BareClient(replay.addresses[0], table), work))
+    contenders.append(by_hand("five_columns_reverb", five_columns, work))
+    half = table._replace(capacity_items=table.capacity_items // 2)
+    two_servers = ReverbReplay(half, 2, run_id=uuid.uuid4().hex, num_servers=2)
+    contenders.append(our_contender("two_servers", two_servers, work, stack))
+    return contenders
 
 
 def by_hand(name: str, client: Any, work: Workload) -> Contender:
     """`client`: a BareClient or FiveColumns."""
     append, insert = client.inserter(STREAMS)
-    ticks = work.ticks()
+    ticks = itertools.cycle(work.ticks)
     for _ in range(work.table.window_steps):
         append(next(ticks))
 
@@ -264,13 +265,15 @@ def cpprb_contender(work: Workload) -> Contender:
         for name, field in table.signature._asdict().items()
     }
     buffer = cpprb.ReplayBuffer(table.capacity_items, fields, stack_compress="observation")
-    stream = [row for tick in work.rows for row in tick]
-    stream += stream[: window - 1]
+    stream = [np.concatenate(column) for column in zip(*work.ticks, strict=True)]
     # One row after the other in memory, as cpprb keeps them: it takes that several times as fast.
-    columns = {name: np.moveaxis(np.stack([getattr(row, name) for row in stream]), 0, -1) for name in fields}
+    columns = {
+        name: np.moveaxis(np.concatenate([rows, rows[: window - 1]]), 0, -1)
+        for name, rows in zip(fields, stream, strict=True)
+    }
     windows = itertools.cycle(
         {name: column[..., start : start + window] for name, column in columns.items()}
-        for start in range(0, len(stream) - window + 1, work.stride_steps)
+        for start in range(len(stream[0]))
     )
 
     def insert() -> None:
@@ -293,12 +296,12 @@ def flashbax_contender(work: Workload) -> Contender:
             sample_sequence_length=table.window_steps,
             period=stride,
             min_length_time_axis=table.window_steps,
-            max_length_time_axis=max(table.window_steps, stride * table.capacity_items // STREAMS),
+            max_length_time_axis=stride * table.capacity_items // STREAMS,
         )
         for size in work.batch_sizes
     }
     buffer = buffers[work.batch_sizes[0]]  # they differ in how they sample only
-    ticks = (jax.tree.map(lambda values: values[:, None], tick) for tick in work.ticks())
+    ticks = itertools.cycle([jax.tree.map(lambda values: values[:, None], tick) for tick in work.ticks])
     first = jax.tree.map(lambda value: value[0, 0], next(ticks))
     add = jax.jit(buffer.add, donate_argnums=0)
     state = buffer.init(first)
@@ -318,7 +321,7 @@ def flashbax_contender(work: Workload) -> Contender:
 
 
 def fill(contender: Contender, table: TableSpec) -> None:
-    for _ in range(table.window_steps + table.capacity_items // STREAMS):
+    for _ in range(math.ceil(table.capacity_items / STREAMS)):
         contender.insert()
 
 

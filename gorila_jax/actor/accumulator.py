@@ -32,11 +32,11 @@ class ActorStep(NamedTuple):
     def append_to(self, writer: ReplayWriter) -> None:
         """Adds a row to the stream of every environment whose action was taken: none where `first` holds."""
         step = self.step
-        taken = np.flatnonzero(~step.first)
-        rows = Step(step.observation, self.actions, step.reward, step.discount, ~step.first)
-        if len(taken) < len(step.first):
+        taken = ~step.first
+        rows = Step(step.observation, self.actions, step.reward, step.discount, taken)
+        if not taken.all():
             rows = Step(*(field[taken] for field in rows))
-        writer.append_each(taken.tolist(), rows)
+        writer.append_each(np.flatnonzero(taken).tolist(), rows)
 
 
 class Accumulator(Protocol):

@@ -20,7 +20,7 @@ from gorila_jax.rl.returns import clip_rewards
 from gorila_jax.rl.sequences import sequence_td_errors, sequences
 from gorila_jax.rl.td_errors import huber_loss, values_of_actions
 from gorila_jax.rl.windows import Layout
-from gorila_jax.types import ConfigError, LossOutput, Network, Parameters, ReplayWriter, Step
+from gorila_jax.types import ConfigError, Inputs, LossOutput, Network, Parameters, ReplayWriter, Step
 
 
 def layout(config: Config) -> Layout:
@@ -58,6 +58,7 @@ def loss(config: Config, network: Network) -> LossFn:
     """
     learner, sequence = config.learner, config.sequence
     its_layout = layout(config)
+    burn_in, length = its_layout.burn_in_steps, its_layout.length_steps
     pair = rescaling(learner.rescaling_epsilon)
 
     def sequence_loss(
@@ -66,26 +67,33 @@ def loss(config: Config, network: Network) -> LossFn:
         batch = sequences(steps, its_layout)
         size = len(steps.reward)
 
-        def unroll(parameters: Parameters) -> jax.Array:
-            """Q values [T + n, B, A] of the trained part."""
-            start = state if its_layout.stores_state else network.initial_state(parameters, size)
-            if its_layout.burn_in_steps:
-                _, start = network.unroll(parameters, batch.burn_in, start)
-            values, _ = network.unroll(parameters, batch.trained, jax.lax.stop_gradient(start))
-            return values
+        def start(parameters: Parameters) -> jax.Array:
+            return state if its_layout.stores_state else network.initial_state(parameters, size)
 
-        q, q_target = unroll(parameters), unroll(target_parameters)
+        # Burn-in, trained steps and those that follow; the gradient is that of the trained steps' values.
+        before, trained, after = (
+            Inputs(*(field[begin:end] for field in batch.inputs))
+            for begin, end in ((0, burn_in), (burn_in, burn_in + length), (burn_in + length, None))
+        )
+        fixed, reached = jax.lax.stop_gradient(parameters), start(parameters)
+        if burn_in:
+            reached = jax.lax.stop_gradient(network.unroll(fixed, before, reached)[1])
+        q_tm1, reached = network.unroll(parameters, trained, reached)
+        q_after, _ = network.unroll(fixed, after, reached)
+        q = jnp.concatenate([q_tm1, q_after])
+        q_target, _ = network.unroll(target_parameters, batch.inputs, start(target_parameters))
+        q_target = q_target[burn_in:]
         v_t = values_of_actions(q_target, jnp.argmax(q if learner.double_q else q_target, axis=-1))
         td_errors = sequence_td_errors(
-            q_tm1=values_of_actions(q[: sequence.length_steps], batch.a_tm1),
+            q_tm1=values_of_actions(q_tm1, batch.a_tm1),
             r_t=clip_rewards(batch.r_t, learner.max_abs_reward),
             discount_t=batch.discount_t,
             valid_t=batch.valid_t,
             v_t=jax.lax.stop_gradient(v_t),
             rescaling=pair,
         )
-        valid = batch.valid_t[: sequence.length_steps]
-        losses = jnp.sum(huber_loss(td_errors, learner.max_abs_td_error), axis=0) / sequence.length_steps
+        valid = batch.valid_t[:length]
+        losses = jnp.sum(huber_loss(td_errors, learner.max_abs_td_error), axis=0) / length
         magnitudes = jnp.sum(abs(td_errors), axis=0) / jnp.maximum(jnp.sum(valid, axis=0), 1)
         return LossOutput(losses, magnitudes, sequence_priorities(td_errors, valid, sequence.priority_eta))
 

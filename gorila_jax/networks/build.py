@@ -42,7 +42,11 @@ def build_network(config: NetworkConfig, spec: EnvironmentSpec, frame_stack: int
         """Inputs [T, B, ...] and a state [B, K] to Q values [T, B, A] and the state after them."""
         steps, size = inputs.first.shape
         stacks = inputs.stack.reshape(steps * size, *inputs.stack.shape[2:])
-        features = nature_torso(stacks, config.filters) if torso == "nature" else flat_torso(stacks)
+        features = (
+            nature_torso(stacks, config.filters, config.centered_images)
+            if torso == "nature"
+            else flat_torso(stacks)
+        )
         if config.last_action_and_reward:
             features = jnp.concatenate([features, _last_ones(inputs, spec.num_actions)], axis=-1)
         if config.core == "lstm":

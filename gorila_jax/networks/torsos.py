@@ -91,10 +91,11 @@ class StridedConv(hk.Module):
         w = w.transpose(0, 2, 1, 3, 4, 5).reshape(*w.shape[:3:2], -1, self._filters)
         return valid_conv(depth, w) + b[None, None, None, :]
 
-    def of_bytes(self, stacks: jax.Array) -> jax.Array:
+    def of_bytes(self, stacks: jax.Array, offsets: jax.Array | None = None) -> jax.Array:
         """The same of stacks [B, S, H, W] uint8, whose S images are channels and whose bytes count as 0 to 1.
 
-        For blocks of four pixels. They are moved as one word, and become floats where they stay.
+        For blocks of four pixels. They are moved as one word, and become floats where they stay. `offsets`
+        [B, S] are taken off the pixels of each image.
         """
         batch, size, height, width = stacks.shape
         stride = self._stride
@@ -109,6 +110,8 @@ class StridedConv(hk.Module):
         words = words.reshape(*words.shape[:3], 1, size * stride)
         bits = jnp.arange(0, 8 * WORD_BYTES, 8, dtype=jnp.uint32)[None, None, None, :, None]
         depth = ((words >> bits) & 255).astype(jnp.int32).astype(jnp.float32) / 255.0
+        if offsets is not None:
+            depth -= jnp.repeat(offsets, stride, axis=1)[:, None, None, None]
         w = w.transpose(0, 2, 3, 4, 1, 5).reshape(*w.shape[:3:2], -1, self._filters)
         return valid_conv(depth.reshape(*depth.shape[:3], -1), w) + b[None, None, None, :]
 
@@ -127,12 +130,19 @@ class StridedConv(hk.Module):
         return (pixels - self._kernel) // self._stride * self._stride + self._kernel
 
 
-def nature_torso(stacks: jax.Array, filters: Sequence[int]) -> jax.Array:
+def nature_torso(stacks: jax.Array, filters: Sequence[int], centered: bool = False) -> jax.Array:
     """The convolutions of DQN (Mnih et al. 2015): 8x8/4, 4x4/2 and, for three filters, 3x3/1, each with ReLU.
+
+    Pixels are never negative, so that an even background moves a filter's output by the sum of its weights:
+    at the start it is below zero everywhere for half of the filters, and a few steps of Adam can push the
+    others there, from where no gradient brings them back. Of many filters enough live on; of few, sometimes
+    none. With `centered` each image, and each of its colours, is less the mean of its pixels (of
+    every fourth row and column, which takes a sixteenth of the time).
 
     Args:
       stacks: [B, S, H, W] or [B, S, H, W, C]; the S images of a stack become channels.
       filters: of each convolution.
+      centered: not in the paper.
 
     Returns:
       [B, features] float32.
@@ -143,10 +153,14 @@ def nature_torso(stacks: jax.Array, filters: Sequence[int]) -> jax.Array:
         for index, (size, kernel, stride) in enumerate(layers)
     ]
     if stacks.dtype == jnp.uint8 and stacks.ndim == 4:
-        hidden = jax.nn.relu(first.of_bytes(stacks))
+        means = jnp.mean(as_float(stacks[:, :, ::4, ::4]), axis=(2, 3)) if centered else None
+        hidden = jax.nn.relu(first.of_bytes(stacks, means))
     else:
         images = jnp.moveaxis(stacks, 1, -1)
-        hidden = jax.nn.relu(first(as_float(images.reshape(*images.shape[:3], -1))))
+        images = as_float(images.reshape(*images.shape[:3], -1))
+        if centered:
+            images -= jnp.mean(images[:, ::4, ::4], axis=(1, 2), keepdims=True)
+        hidden = jax.nn.relu(first(images))
     for layer in rest:
         hidden = jax.nn.relu(layer(hidden))
     return hidden.reshape(hidden.shape[0], -1)

@@ -29,8 +29,7 @@ from gorila_jax.types import Inputs, Step
 class Sequences(NamedTuple):
     """B sequences with time first. The trained part has T steps and M = T + n - 1 rows after the first."""
 
-    burn_in: Inputs  # [U, B, ...]
-    trained: Inputs  # [T + n, B, ...]
+    inputs: Inputs  # [U + T + n, B, ...]
     a_tm1: jax.Array  # [T, B] int32
     r_t: jax.Array  # [M, B] float32
     discount_t: jax.Array  # [M, B] float32
@@ -63,11 +62,9 @@ def sequences(steps: Step, layout: Layout) -> Sequences:
         last_reward=rows.reward[stack - 1 :],
         first=~valid & followed,
     )
-    begin = layout.burn_in_steps
-    after = stack + begin
+    after = stack + layout.burn_in_steps
     return Sequences(
-        burn_in=Inputs(*(field[:begin] for field in inputs)),
-        trained=Inputs(*(field[begin:] for field in inputs)),
+        inputs=inputs,
         a_tm1=rows.action[after : after + layout.length_steps],
         r_t=rows.reward[after:],
         discount_t=rows.discount[after:],

@@ -47,3 +47,15 @@ def test_a_run_ends_with_a_checkpoint_that_other_seeds_confirm(tmp_path, monkeyp
     assert scored[2]["confirmation"]["minutes"] >= scored[2]["minutes"] > 0
     assert scored[0]["confirmation"] is None
     assert "again, with other seeds, mean 17.50" in capsys.readouterr().err
+    figures = pong.goal_figures(scored)
+    assert (figures["mean_return"], figures["first_at_goal_confirmation"]) == (19.0, 17.5)
+    assert figures["minutes_to_goal"] == scored[2]["confirmation"]["minutes"]
+    assert figures["first_at_goal_minutes"] == scored[1]["minutes"]
+    assert (figures["evaluations"], figures["not_confirmed"], figures["best_mean_return"]) == (3, 1, 18.5)
+    unsolved = pong.goal_figures(scored[:2])
+    assert (unsolved["minutes_to_goal"], unsolved["mean_return"], unsolved["not_confirmed"]) == (
+        None,
+        None,
+        1,
+    )
+    assert pong.goal_figures([])["first_at_goal_minutes"] is None

@@ -66,17 +66,17 @@ def _memory_as_cpprb(work):
 @pytest.mark.parametrize("peer", replay.PEERS)
 def test_windows_of_a_peer_are_successive_rows_of_one_stream(peer):
     pytest.importorskip(peer, reason=f"{peer} is not installed")
-    rows = replay.make_rows()
+    ticks = replay.make_ticks()
     make = {"cpprb": replay.cpprb_contender, "flashbax": replay.flashbax_contender}[peer]
     table = replay.make_table_spec(replay.KINDS["transitions"].layout, 1000)
-    contender = make(replay.Workload(table, 1, rows, [4]))
+    contender = make(replay.Workload(table, 1, ticks, [4]))
     replay.fill(contender, table)
     sample = contender.samplers[4]()
     if peer == "cpprb":
-        successive = [row.observation for tick in rows for row in tick]
+        successive = [picture for tick in ticks for picture in tick.observation]
         windows = np.moveaxis(sample["observation"], -1, 1)
     else:
-        successive = [tick[stream].observation for stream in range(replay.STREAMS) for tick in rows]
+        successive = [tick.observation[stream] for stream in range(replay.STREAMS) for tick in ticks]
         windows = np.asarray(sample.experience.observation)
     assert windows.shape == (4, 7, 84, 84)
     places = {picture.tobytes(): place for place, picture in enumerate(successive)}

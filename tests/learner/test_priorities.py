@@ -121,7 +121,8 @@ def one_update(
         lambda keys, priorities: sent.append((keys, priorities)),
     )
     assert learner.step(0.0)
-    return Update(*pushed, *sent[0])
+    ((keys, priorities),) = sent
+    return Update(*pushed, keys, priorities)
 
 
 PROBABILITIES = [0.01, 0.2, 0.05, 0.02, 0.1, 0.02, 0.3, 0.3]

@@ -79,10 +79,11 @@ def test_the_nature_network_is_the_papers():
     }
 
 
+@pytest.mark.parametrize("centered", [False, True])
 @pytest.mark.parametrize("shape", [(84, 84), (40, 52, 3)])
-def test_the_nature_network_is_plain_haiku(shape):
+def test_the_nature_network_is_plain_haiku(shape, centered):
     """Against the same network written with Haiku's own layers: bytes scaled, stack as channels."""
-    config = NetworkConfig(filters=(8, 9, 10), hidden_units=(20,))
+    config = NetworkConfig(filters=(8, 9, 10), hidden_units=(20,), centered_images=centered)
     network = build_network(config, spec(shape), frame_stack=4)
     stacks = stacks_of((4, *shape))
 
@@ -95,12 +96,26 @@ def test_the_nature_network_is_plain_haiku(shape):
     parameters = network.init(jax.random.PRNGKey(0))
     coloured = stacks.reshape(*stacks.shape[:4], -1)  # [B, S, H, W, C]
     channels = [coloured[:, k, :, :, c] for c in range(coloured.shape[-1]) for k in range(4)]
-    images = np.stack(channels, axis=-1)
-    expected = hk.without_apply_rng(hk.transform(plain)).apply(parameters, images.astype(np.float32) / 255)
+    images = np.stack(channels, axis=-1).astype(np.float32) / 255
+    if centered:
+        images -= images[:, ::4, ::4].mean(axis=(1, 2), keepdims=True)
+    expected = hk.without_apply_rng(hk.transform(plain)).apply(parameters, images)
     got = network.apply(parameters, stacks)
     assert got.shape == (3, 6)
     assert got.dtype == jnp.float32
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+
+
+def test_of_centered_images_how_bright_they_are_means_nothing():
+    network = build_network(NetworkConfig(centered_images=True), spec((84, 84)), frame_stack=2)
+    parameters = network.init(jax.random.PRNGKey(0))
+    stacks = stacks_of((2, 84, 84)) // 2
+    brighter = stacks + np.array([20, 90], np.uint8)[None, :, None, None]  # each image by as much as it likes
+    np.testing.assert_allclose(
+        network.apply(parameters, brighter), network.apply(parameters, stacks), atol=1e-4
+    )
+    blank = np.full_like(stacks, 77)
+    assert np.abs(network.apply(parameters, blank)).max() < 1e-6
 
 
 def test_two_filters_leave_out_the_third_convolution():

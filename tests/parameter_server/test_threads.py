@@ -101,7 +101,7 @@ def test_readers_see_consistent_values_while_a_learner_pushes(form: str, donate:
     assert min(map(len, seen)) >= 4
 
 
-def test_two_asynchronous_learners_solve_a_convex_problem() -> None:
+def test_two_asynchronous_learners_come_as_far_as_one_on_a_convex_problem() -> None:
     minimum = filled(3)
     gradients = jax.pmap(
         lambda parameters: jax.tree.map(lambda x, m: x - m, parameters, minimum), devices=jax.devices()[:1]

@@ -28,6 +28,11 @@ def step(number, shape=(3,)):
     )
 
 
+def rows(numbers, shape=(3,)):
+    """Rows [N, ...] of several steps."""
+    return Step(*map(np.stack, zip(*(step(number, shape) for number in numbers), strict=True)))
+
+
 def write(writer, numbers, priority=1.0, stream=0, window=2, shape=(3,)):
     """One row per number, and an item whenever the window is full, each admitted before the next."""
     for place, number in enumerate(numbers):

@@ -9,7 +9,7 @@ import pytest
 
 from gorila_jax.replay.limiter import smallest_error_buffer
 from gorila_jax.types import ReplayError, Step
-from tests.replay.steps import check_states, draws, step, table, write, write_with_states
+from tests.replay.steps import check_states, draws, rows, step, table, write, write_with_states
 
 
 def test_a_batch_has_the_shapes_and_dtypes_of_the_signature(open_replay):
@@ -104,6 +104,27 @@ def test_rows_are_copied(open_replay):
     assert writer.ready(10.0)
     steps, _ = draws(replay.sampler(0, 50), 4)
     np.testing.assert_array_equal(steps.observation, np.repeat(steps.action[..., None], 3, axis=-1))
+
+
+def test_rows_of_many_streams_at_once_go_to_their_own_whatever_their_order(open_replay):
+    streams = 40  # more than share a writer of Reverb's
+    replay = open_replay(table(capacity=1_000))
+    writer = replay.writer(0, streams)
+    order = np.random.default_rng(0).permutation(streams)
+    for tick in (0, 100):
+        of_all = rows(range(tick, tick + streams))
+        for some in (order[:7], order[:0], order[7:]):
+            writer.append_each(some.tolist(), Step(*(field[some] for field in of_all)))
+    for stream in range(streams):
+        writer.insert(stream, 1.0)
+    assert writer.ready(10.0)
+    steps, _ = draws(replay.sampler(0, 100), 10)
+    assert {tuple(actions) for actions in steps.action} == {(s, 100 + s) for s in range(streams)}
+    for name in Step._fields:
+        expected = [[getattr(step(number), name) for number in row] for row in steps.action]
+        np.testing.assert_array_equal(getattr(steps, name), expected)
+    with pytest.raises(ReplayError, match=r"'observation' came as \(2, 3\) for 3 streams"):
+        writer.append_each([0, 1, 2], rows([0, 1]))
 
 
 def test_no_item_reaches_over_a_cut(open_replay):

@@ -21,7 +21,7 @@ from gorila_jax.replay.reverb import ReplayServer, ReverbReplay
 from gorila_jax.replay.reverb.packing import Packing
 from gorila_jax.replay.reverb.tables import TableName
 from gorila_jax.types import ConfigError, ReplayError, Step
-from tests.replay.steps import step, table, write
+from tests.replay.steps import rows, step, table, write
 
 pytestmark = pytest.mark.reverb
 
@@ -344,16 +344,15 @@ def test_packed_rows_bring_back_every_field_bit_for_bit():
     for shape in ((3,), (20, 20)):
         signature = table(shape=shape).signature
         packing = Packing(signature)
-        rows = [step(number, shape)._replace(reward=np.float32(np.nan)) for number in range(4)]
-        packed = packing.pack(Step(*(np.stack(column) for column in zip(*rows, strict=True))))
+        steps = rows(range(4), shape)._replace(reward=np.full(4, np.nan, np.float32))
+        packed = packing.pack(steps)
         assert packed.shape == (4, packing.row_bytes)
         unpacked = packing.unpack(packed.reshape(2, 2, -1))
         for name, field, values in zip(Step._fields, signature, unpacked, strict=True):
             assert values.dtype == field.dtype
             assert values.shape == (2, 2, *field.shape)
             assert values.flags.c_contiguous
-            expected = np.stack([getattr(row, name) for row in rows])
-            assert values.tobytes() == expected.tobytes()
+            assert values.tobytes() == getattr(steps, name).tobytes()
 
 
 def test_many_items_at_once_are_sent_without_a_warning_for_each(capfd):

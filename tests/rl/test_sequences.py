@@ -35,37 +35,32 @@ def test_a_window_spans_the_stack_the_burn_in_the_trained_steps_and_their_target
 
 def test_in_the_middle_of_an_episode():
     got = sequences(rows(range(10, 18), [True] * 8), LAYOUT)
-    assert got.burn_in.stack[:, 0].tolist() == [[10, 11], [11, 12]]
-    assert got.trained.stack[:, 0].tolist() == [[12, 13], [13, 14], [14, 15], [15, 16], [16, 17]]
+    assert got.inputs.stack[:, 0].tolist() == [[number, number + 1] for number in range(10, 17)]
     # What a network sees beside an observation led to it; what is learned of it came after.
-    assert got.burn_in.last_action[:, 0].tolist() == [11, 12]
-    assert got.trained.last_action[:, 0].tolist() == [13, 14, 15, 16, 17]
-    np.testing.assert_allclose(got.trained.last_reward[:, 0], [1.3, 1.4, 1.5, 1.6, 1.7], rtol=1e-6)
+    assert got.inputs.last_action[:, 0].tolist() == list(range(11, 18))
+    np.testing.assert_allclose(got.inputs.last_reward[:, 0], np.arange(1.1, 1.8, 0.1), rtol=1e-6)
     assert got.a_tm1[:, 0].tolist() == [14, 15, 16]
     np.testing.assert_allclose(got.r_t[:, 0], [1.4, 1.5, 1.6, 1.7], rtol=1e-6)
     assert got.valid_t.all()
-    assert not got.burn_in.first.any()
-    assert not got.trained.first.any()
+    assert not got.inputs.first.any()
 
 
 def test_at_an_episode_s_start_the_padding_comes_before_the_first_observation():
     got = sequences(rows([10, 10, 10, 10, 11, 12, 13, 14], [False] * 4 + [True] * 4), LAYOUT)
-    assert not got.burn_in.first.any()
-    assert got.trained.first[:, 0].tolist() == [True, False, False, False, False]
-    assert got.trained.stack[0, 0].tolist() == [10, 10]
+    assert got.inputs.first[:, 0].tolist() == [False, False, True, False, False, False, False]
+    assert got.inputs.stack[2, 0].tolist() == [10, 10]
     assert got.a_tm1[:, 0].tolist() == [11, 12, 13]
     assert got.valid_t.all()
 
 
 def test_an_episode_may_begin_within_the_burn_in():
     got = sequences(rows([10, 10, 10, 11, 12, 13, 14, 15], [False] * 3 + [True] * 5), LAYOUT)
-    assert got.burn_in.first[:, 0].tolist() == [False, True]
-    assert not got.trained.first.any()
+    assert got.inputs.first[:, 0].tolist() == [False, True, False, False, False, False, False]
 
 
 def test_nothing_begins_where_an_episode_has_ended():
     got = sequences(rows(range(10, 18), [True] * 5 + [False] * 3), LAYOUT)
-    assert not got.trained.first.any()
+    assert not got.inputs.first.any()
     assert got.valid_t[:, 0].tolist() == [True, False, False, False]
 
 
@@ -78,8 +73,8 @@ def test_a_sequence_of_one_step_is_a_transition():
     layout = transition_layout(2, 1)
     item = rows([10, 11, 12], [True, True, True])
     got, transition = sequences(item, layout), transitions(item, 2)
-    np.testing.assert_array_equal(got.trained.stack[0], transition.stack_tm1)
-    np.testing.assert_array_equal(got.trained.stack[1], transition.stack_t)
+    np.testing.assert_array_equal(got.inputs.stack[0], transition.stack_tm1)
+    np.testing.assert_array_equal(got.inputs.stack[1], transition.stack_t)
     assert (got.a_tm1[0], got.r_t[0]) == (transition.a_tm1, transition.r_t)
 
 

@@ -165,7 +165,8 @@ def test_the_target_period_goes_on_in_server_updates_while_actors_pause():
 
 @pytest.mark.parametrize("agent", list(RECIPES))
 def test_a_run_under_way_compiles_nothing(agent, caplog):
-    system = build(config_of(agent, **{"network.core_units": 8} if agent in ("drqn", "r2d2") else {}))
+    recurrent = {"network.core_units": 8} if agent in ("drqn", "r2d2") else {}
+    system = build(config_of(agent, **{"parameter_server.target_period_updates": 4, **recurrent}))
 
     def play(updates):
         """So many more, and a look at the metrics, as a run takes one."""

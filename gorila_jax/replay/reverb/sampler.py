@@ -126,7 +126,7 @@ class ReverbSampler:
     def _update(self, keys: np.ndarray, updates: dict[int, float]) -> int:
         self._connection.client.mutate_priorities(self._connection.table_name(self._number), updates)
         # A learner draws a batch between two updates, and then old news will do.
-        drawn = sum(draws.number for draws in self._draws_of_table)
+        drawn = sum(draws.drawn_batches for draws in self._draws_of_table)
         if not self._counted_at < drawn < self._counted_at + BATCHES_PER_COUNT:
             self._counted_at, self._known_inserts = drawn, self._inserted()
         gone = [batch for draws in self._draws_of_table for batch in draws.gone(self._known_inserts)]
