@@ -78,6 +78,7 @@ SMALL: Preset = {
     **ALGORITHM,
     "env.num_environments": Setting(32, OURS),
     "network.filters": Setting((8, 16), OURS + ": learns as well as twice the width, at 60% of the cost"),
+    "network.centered_images": Setting(True, OURS + ": of so few filters too many would die"),
     "network.hidden_units": Setting((128,), OURS + ": of each of the two heads"),
     "actor.parameter_period_steps": Setting(10, OURS),
     "replay.capacity_steps": Setting(100_000, OURS),
