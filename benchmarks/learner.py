@@ -80,7 +80,7 @@ CASES = {"nature_128": ("paper", 128), "small_32": ("small", 32)}
 """Name to preset, whose network it is, and batch size."""
 
 SEQUENCE_AGENTS = ("drqn", "r2d2")
-SEQUENCE_CASES = {"small_16": ("small", 16)}
+SEQUENCE_CASES = {"small_8": ("small", 8)}
 """The same of agents that learn from sequences."""
 
 SPACE_TO_DEPTH = "nature_128_newer_runtime"
@@ -305,13 +305,19 @@ def play(plan: Plan, writer: ReplayWriter, going_on: Callable[[], bool]) -> int:
     with contextlib.closing(make_environment(config.environment, config.env, seed=3)) as environment:
         random, size = np.random.default_rng(0), environment.num_environments
         values, steps = np.zeros(size, np.float32), 0
-        states = np.zeros((size, state_size(plan.recipe.network(config, plan.spec))), np.float32)
-        accumulator.observe(ActorStep(np.zeros(size, np.int32), values, environment.reset(), values, states))
+        numbers = state_size(plan.recipe.network(config, plan.spec))
+
+        def states() -> np.ndarray:
+            """As hard to compress as a network's."""
+            return random.uniform(-1, 1, (size, numbers)).astype(np.float32)
+
+        nothing = np.zeros(size, np.int32)
+        accumulator.observe(ActorStep(nothing, values, environment.reset(), values, states()))
         while going_on():
             actions = random.integers(plan.spec.num_actions, size=size, dtype=np.int32)
             q_taken = random.normal(size=size).astype(np.float32)
             step = environment.step(actions)
-            accumulator.observe(ActorStep(actions, q_taken, step, values, states))
+            accumulator.observe(ActorStep(actions, q_taken, step, values, states()))
             steps += int(np.count_nonzero(~step.first))
             if not writer.ready(PATIENCE_S):
                 raise GorilaError(f"replay took no more items for {PATIENCE_S:g} s")

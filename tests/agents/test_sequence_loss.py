@@ -73,11 +73,28 @@ def leaves(tree):
     return jax.tree_util.tree_leaves(tree)
 
 
-@pytest.mark.parametrize("double_q", [True, False])
-def test_losses_and_priorities_step_by_step(double_q):
+DRQN = {"network.hidden_units": (), "sequence.burn_in_steps": 0, "learner.n_steps": 1}
+"""What its own presets say, beside an LSTM in place of the dense layer."""
+
+
+@pytest.mark.parametrize(
+    ("agent", "overrides"),
+    [
+        ("r2d2", {}),
+        ("r2d2", {"learner.double_q": False}),
+        ("r2d2", {"sequence.burn_in_steps": 0}),
+        ("r2d2", {"sequence.burn_in_steps": 20}),
+        ("r2d2", {"sequence.start_state": "zero"}),
+        ("drqn", DRQN),
+        ("drqn", {}),
+    ],
+)
+def test_losses_and_priorities_step_by_step(agent, overrides):
     """Unrolled by hand, one network call per observation, from burn-in to the last bootstrap."""
-    case = Case(**{"learner.double_q": double_q})
+    case = Case(agent, **overrides)
     steps, config = case.steps(), case.config
+    if agent == "drqn":
+        steps = steps._replace(reward=2 * steps.reward)  # some errors are clipped, some are not
     pair = rescaling(config.learner.rescaling_epsilon)
     stack, burn_in = config.env.frame_stack, config.sequence.burn_in_steps
     length, n = config.sequence.length_steps, config.learner.n_steps
@@ -85,24 +102,31 @@ def test_losses_and_priorities_step_by_step(double_q):
         values = {}
         for name, parameters in (("online", case.parameters), ("target", case.target)):
             state, values[name] = case.state[b : b + 1], []
+            if config.sequence.start_state == "zero":
+                state = jnp.zeros_like(state)
             for row in range(stack - 1, case.layout.window_steps):
                 frames = steps.observation[b, row - stack + 1 : row + 1]
                 features = jnp.asarray(frames).reshape(1, -1)
                 last = jax.nn.one_hot(steps.action[b, row], ACTIONS)
                 seen = jnp.concatenate([features, last[None], steps.reward[b, row].reshape(1, 1)], axis=-1)
+                if agent == "drqn":
+                    seen = features
                 q, state = by_hand(parameters, seen, state)
                 values[name].append(np.asarray(q)[0])
         errors = []
         for t in range(burn_in, burn_in + length):
             row = stack + t  # of the step taken at observation t
-            best = int(np.argmax(values["online" if double_q else "target"][t + n]))
+            best = int(np.argmax(values["online" if config.learner.double_q else "target"][t + n]))
             target = float(pair.invert(values["target"][t + n][best]))
             for k in reversed(range(n)):
                 target = steps.reward[b, row + k] + steps.discount[b, row + k] * target
             errors.append(float(pair.apply(target)) - values["online"][t][steps.action[b, row]])
         output = case(steps)
-        assert output.losses[b] == pytest.approx(0.5 * np.sum(np.square(errors)) / length, rel=1e-4)
         magnitudes = np.abs(errors)
+        losses = 0.5 * np.square(errors)
+        if agent == "drqn":
+            losses = np.where(magnitudes > 1, magnitudes - 0.5, losses)
+        assert output.losses[b] == pytest.approx(losses.sum() / length, rel=1e-4)
         assert output.abs_td_errors[b] == pytest.approx(magnitudes.mean(), rel=1e-4)
         assert output.priorities[b] == pytest.approx(
             0.9 * magnitudes.max() + 0.1 * magnitudes.mean(), rel=1e-4
@@ -110,19 +134,21 @@ def test_losses_and_priorities_step_by_step(double_q):
 
 
 def by_hand(parameters, seen, state):
-    """One step of an LSTM with two heads above it."""
+    """One step of an LSTM with one or two heads above it."""
     lstm = parameters["lstm"]
     hidden, cell = jnp.split(state, 2, axis=-1)
     gates = jnp.concatenate([seen, hidden], axis=-1) @ lstm["w"] + lstm["b"]
     input_gate, candidate, forget_gate, output_gate = jnp.split(gates, 4, axis=-1)
     cell = jax.nn.sigmoid(forget_gate + 1) * cell + jax.nn.sigmoid(input_gate) * jnp.tanh(candidate)
     hidden = jax.nn.sigmoid(output_gate) * jnp.tanh(cell)
-    heads = []
-    for name in ("value_", "advantage_"):
-        dense, head = parameters[name + "hidden_0"], parameters[name + "head"]
-        heads.append(jax.nn.relu(hidden @ dense["w"] + dense["b"]) @ head["w"] + head["b"])
-    value, advantage = heads
-    return value + advantage - advantage.mean(-1, keepdims=True), jnp.concatenate([hidden, cell], axis=-1)
+    state, heads = jnp.concatenate([hidden, cell], axis=-1), []
+    for name in ("value_", "advantage_") if "value_head" in parameters else ("",):
+        head, features = parameters[name + "head"], hidden
+        if (dense := parameters.get(name + "hidden_0")) is not None:
+            features = jax.nn.relu(hidden @ dense["w"] + dense["b"])
+        heads.append(features @ head["w"] + head["b"])
+    *value, advantage = heads
+    return value[0] + advantage - advantage.mean(-1, keepdims=True) if value else advantage, state
 
 
 def test_no_gradient_flows_through_burn_in_into_the_start_state_or_the_target():
@@ -177,7 +203,10 @@ def test_padding_before_an_episode_changes_no_bit_and_neither_does_the_stored_st
     filled.observation[:, : stack.start] = random.normal(size=filled.observation[:, : stack.start].shape)
     filled.action[:, : stack.start] = 1
     filled.reward[:, : stack.start] = 1e9
+    filled.discount[:, : stack.start] = 7.0
     for clean, dirty in zip(case(steps), case(filled, state=case.state + 3), strict=True):
+        np.testing.assert_array_equal(clean, dirty)
+    for clean, dirty in zip(leaves(case.gradient(steps)), leaves(case.gradient(filled)), strict=True):
         np.testing.assert_array_equal(clean, dirty)
 
 
@@ -223,8 +252,7 @@ def test_a_network_s_own_initial_state_is_respected():
     )
 
 
-def test_drqn_clips_large_errors():
-    drqn, unclipped = Case("drqn"), Case("drqn", **{"learner.max_abs_td_error": 0.0})
-    steps = drqn.steps()
-    large = steps._replace(reward=100 * steps.reward)
-    assert np.all(drqn(large).losses < unclipped(large).losses)
+def test_drqn_s_lstm_is_in_place_of_the_dense_layer():
+    own = make_config("drqn", "Pong-v5", "paper")
+    assert own.network.hidden_units == ()
+    assert set(Case("drqn", **DRQN).parameters) == {"lstm", "head"}

@@ -10,11 +10,20 @@ from tests.end_to_end.programs import run
 
 
 @pytest.mark.learning
-@pytest.mark.parametrize(("agent", "lowest", "highest"), [("r2d2", 0.95, 1.0), ("apex", 0.05, 0.45)])
-def test_who_remembers_the_cue_names_it(tmp_path, agent, lowest, highest):
+@pytest.mark.parametrize(
+    ("agent", "lowest", "highest", "more"),
+    [
+        ("r2d2", 0.95, 1.0, ()),
+        ("drqn", 0.95, 1.0, ("--config.sequence.length_steps=16",)),
+        ("apex", 0.05, 0.45, ()),
+    ],
+)
+def test_who_remembers_the_cue_names_it(tmp_path, agent, lowest, highest, more):
     """Of four cues one shows ten steps before it is asked for: chance is 0.25."""
     flags = (f"--agent={agent}", "--environment=benchmarks.memory_tasks:cue_recall", f"--workdir={tmp_path}")
-    code, output = run("train", *flags, "--seed=11", "--total_frames=30000", "--config.env.frame_stack=1")
+    code, output = run(
+        "train", *flags, "--seed=11", "--total_frames=30000", "--config.env.frame_stack=1", *more
+    )
     assert code == 0, output
     code, output = run("evaluate", f"--workdir={tmp_path}", "--episodes=100")
     assert code == 0, output

@@ -48,7 +48,7 @@ def test_memory_is_what_was_estimated_and_stays_flat_once_a_table_is_full(backen
     with concurrent.futures.ProcessPoolExecutor(1, spawn) as pool:
         used = pool.submit(fill_four_times, backend, stride, capacity).result()
     estimate = estimate_bytes(spec_of(capacity), 1, backend, stride)
-    assert 0.6 * estimate < used[1] - used[0] < 1.3 * estimate
+    assert 0.8 * estimate < used[1] - used[0] < 1.2 * estimate
     assert used[4] - used[2] < 0.5 * estimate  # what never left would be 1.6 and more
 
 
