@@ -10,7 +10,7 @@ against ours, which lay blocks of pixels into the channels first. XLA's older CP
 cannot compute the gradients of plain strided convolutions (`prefer_fast_cpu_runtime`), and so those run in
 a process of their own with the newer one; ours run in both.
 
-Of the recurrent agents it is the small network at batch 16, in sequences and in trained steps too, and what a
+Of the recurrent agents it is the small network at batch 8, in sequences and in trained steps too, and what a
 step of their replay takes when it is saved, beside the frames alone.
 """
 
@@ -81,7 +81,7 @@ CASES = {"nature_128": ("paper", 128), "small_32": ("small", 32)}
 
 SEQUENCE_AGENTS = ("drqn", "r2d2")
 SEQUENCE_CASES = {"small_8": ("small", 8)}
-"""The same of agents that learn from sequences."""
+"""The same of agents that learn from sequences; the batch is r2d2's."""
 
 SPACE_TO_DEPTH = "nature_128_newer_runtime"
 PLAIN = "nature_128_newer_runtime_plain"
@@ -305,11 +305,11 @@ def play(plan: Plan, writer: ReplayWriter, going_on: Callable[[], bool]) -> int:
     with contextlib.closing(make_environment(config.environment, config.env, seed=3)) as environment:
         random, size = np.random.default_rng(0), environment.num_environments
         values, steps = np.zeros(size, np.float32), 0
-        numbers = state_size(plan.recipe.network(config, plan.spec))
+        state_values = state_size(plan.recipe.network(config, plan.spec))
 
         def states() -> np.ndarray:
             """As hard to compress as a network's."""
-            return random.uniform(-1, 1, (size, numbers)).astype(np.float32)
+            return random.uniform(-1, 1, (size, state_values)).astype(np.float32)
 
         nothing = np.zeros(size, np.int32)
         accumulator.observe(ActorStep(nothing, values, environment.reset(), values, states()))
@@ -376,6 +376,8 @@ def plain_nature_network(config: Config, spec: EnvironmentSpec) -> Network:
 
     def forward(stacks: jax.Array) -> jax.Array:
         hidden = jax.numpy.moveaxis(stacks, 1, -1).astype(jax.numpy.float32) / 255.0
+        if config.network.centered_images:
+            hidden -= hidden[:, ::4, ::4].mean(axis=(1, 2), keepdims=True)
         for filters, kernel, stride in zip(config.network.filters, (8, 4, 3), (4, 2, 1), strict=False):
             hidden = jax.nn.relu(hk.Conv2D(filters, kernel, stride, padding="VALID")(hidden))
         features = hidden.reshape(hidden.shape[0], -1)

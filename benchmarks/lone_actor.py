@@ -15,7 +15,7 @@ from gorila_jax.config import override
 from gorila_jax.environments import make_environment
 from gorila_jax.replay import make_replay
 from gorila_jax.runtime.plan import Plan, state_size, table_spec
-from gorila_jax.types import GorilaError, Parameters, ReplayWriter
+from gorila_jax.types import GorilaError, Network, Parameters, ReplayWriter
 
 WAIT_S = 10.0  # nothing holds the actor back for so long
 
@@ -44,7 +44,7 @@ def lone_actors(plan: Plan, stack: contextlib.ExitStack) -> list[Callable[[], in
     network = plan.recipe.network(config, plan.spec)
     policy, parameters = make_policy(network), network.init(jax.random.PRNGKey(0))
     return [
-        _start(plan, replay.writer(0, config.env.num_environments), policy, parameters, index, stack)
+        _start(plan, replay.writer(0, config.env.num_environments), policy, parameters, network, index, stack)
         for index in range(config.actor.num_actors)
     ]
 
@@ -54,6 +54,7 @@ def _start(
     writer: ReplayWriter,
     policy: Policy,
     parameters: Parameters,
+    network: Network,
     index: int,
     stack: contextlib.ExitStack,
 ) -> Callable[[], int]:
@@ -84,7 +85,7 @@ def _start(
         config.actor.parameter_period_steps,
         config.learner.max_abs_reward,
         jax.random.PRNGKey(1 + index),
-        state_size(plan.recipe.network(config, plan.spec)),
+        state_size(network),
     )
     stack.callback(actor.close)
 

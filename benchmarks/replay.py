@@ -112,7 +112,7 @@ class Contender(NamedTuple):
 def main() -> None:
     kind = KINDS[ITEMS.value]
     batch_sizes = kind.batch_sizes if BATCH_SIZES.value is None else whole_numbers(BATCH_SIZES)
-    if any(size % 2 for size in batch_sizes):
+    if reverb_available() and any(size % 2 for size in batch_sizes):
         raise ConfigError(f"--batch_sizes={batch_sizes}: even numbers, for two servers to share")
     table = make_table_spec(kind.layout, CAPACITY.value or kind.capacity_items)
     work = Workload(table, kind.layout.stride_steps, make_ticks(), batch_sizes)
@@ -136,7 +136,8 @@ def main() -> None:
         }
         figures[figure] = summary(values) | more
         lines.append([*line[:-1], *(f"{value:,.0f}" for value in more.values()), line[-1]])
-    lines += [[name, "not installed"] for name in ("reverb", *PEERS) if name not in names]
+    present = [name for name in PEERS if installed(name)] + ["reverb"] * reverb_available()
+    lines += [[name, "not installed"] for name in ("reverb", *PEERS) if name not in present]
     title = (
         f"Replay of {ITEMS.value}: rows of {row_bytes(table.signature):,} bytes, items of "
         f"{table.window_steps} rows, {STREAMS} streams, {table.capacity_items:,} items"
@@ -171,7 +172,8 @@ def make_contenders(work: Workload, stack: contextlib.ExitStack) -> list[Contend
 
 
 def make_ticks() -> list[Step]:
-    """Pictures are about as simple as a game's: blocks of grey, a thing that moves."""
+    """Rows of every stream [STREAMS, ...]. Pictures are about as simple as a game's: blocks of grey, a thing
+    that moves."""
     random = np.random.default_rng(0)
     blocks = np.kron(random.integers(256, size=(12, 12), dtype=np.uint8), np.ones((7, 7), np.uint8))
     ticks: list[Step] = []

@@ -77,7 +77,7 @@ PAPER: Preset = {
 SMALL: Preset = {
     **ALGORITHM,
     "env.num_environments": Setting(32, OURS),
-    "network.filters": Setting((8, 16), OURS + ": learns as well as twice the width, at 60% of the cost"),
+    "network.filters": Setting((8, 16), OURS + ": at 60% of the cost of twice the width"),
     "network.centered_images": Setting(True, OURS + ": of so few filters too many would die"),
     "network.hidden_units": Setting((128,), OURS + ": of each of the two heads"),
     "actor.parameter_period_steps": Setting(10, OURS),

@@ -75,11 +75,12 @@ def loss(config: Config, network: Network) -> LossFn:
             Inputs(*(field[begin:end] for field in batch.inputs))
             for begin, end in ((0, burn_in), (burn_in, burn_in + length), (burn_in + length, None))
         )
-        fixed, reached = jax.lax.stop_gradient(parameters), start(parameters)
+        fixed = jax.lax.stop_gradient(parameters)
+        reached = start(fixed)
         if burn_in:
-            reached = jax.lax.stop_gradient(network.unroll(fixed, before, reached)[1])
-        q_tm1, reached = network.unroll(parameters, trained, reached)
-        q_after, _ = network.unroll(fixed, after, reached)
+            _, reached = network.unroll(fixed, before, reached)
+        q_tm1, reached = network.unroll(parameters, trained, jax.lax.stop_gradient(reached))
+        q_after, _ = network.unroll(fixed, after, jax.lax.stop_gradient(reached))
         q = jnp.concatenate([q_tm1, q_after])
         q_target, _ = network.unroll(target_parameters, batch.inputs, start(target_parameters))
         q_target = q_target[burn_in:]

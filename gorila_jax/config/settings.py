@@ -72,7 +72,7 @@ class NetworkConfig:
         (32, 64, 64), "of nature's convolutions 8x8/4, 4x4/2, 3x3/1; two or three", 1
     )
     centered_images: bool = setting(
-        False, "nature's first convolution sees each image less its mean: with few filters, more of them live"
+        False, "nature: each image less its mean before the convolutions, so that fewer of few filters die"
     )
     hidden_units: tuple[int, ...] = setting((512,), "dense layers between torso and head", 1)
     dueling: bool = setting(False, "two heads, for the state's value and the actions' advantages")

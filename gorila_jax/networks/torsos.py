@@ -95,7 +95,7 @@ class StridedConv(hk.Module):
         """The same of stacks [B, S, H, W] uint8, whose S images are channels and whose bytes count as 0 to 1.
 
         For blocks of four pixels. They are moved as one word, and become floats where they stay. `offsets`
-        [B, S] are taken off the pixels of each image.
+        [B, S] float32, on the scale of 0 to 1, are taken off the pixels of each image.
         """
         batch, size, height, width = stacks.shape
         stride = self._stride
@@ -137,12 +137,12 @@ def nature_torso(stacks: jax.Array, filters: Sequence[int], centered: bool = Fal
     at the start it is below zero everywhere for half of the filters, and a few steps of Adam can push the
     others there, from where no gradient brings them back. Of many filters enough live on; of few, sometimes
     none. With `centered` each image, and each of its colours, is less the mean of its pixels (of
-    every fourth row and column, which takes a sixteenth of the time).
+    every fourth row and column, which is a sixteenth of them).
 
     Args:
       stacks: [B, S, H, W] or [B, S, H, W, C]; the S images of a stack become channels.
       filters: of each convolution.
-      centered: not in the paper.
+      centered: whether images are less their means, which is not in the paper.
 
     Returns:
       [B, features] float32.
@@ -152,15 +152,16 @@ def nature_torso(stacks: jax.Array, filters: Sequence[int], centered: bool = Fal
         StridedConv(size, kernel, stride, name=f"conv_{index}")
         for index, (size, kernel, stride) in enumerate(layers)
     ]
+    # [B, S] or [B, S, C]
+    means = jnp.mean(as_float(stacks[:, :, ::4, ::4]), axis=(2, 3)) if centered else None
     if stacks.dtype == jnp.uint8 and stacks.ndim == 4:
-        means = jnp.mean(as_float(stacks[:, :, ::4, ::4]), axis=(2, 3)) if centered else None
         hidden = jax.nn.relu(first.of_bytes(stacks, means))
     else:
-        images = jnp.moveaxis(stacks, 1, -1)
-        images = as_float(images.reshape(*images.shape[:3], -1))
-        if centered:
-            images -= jnp.mean(images[:, ::4, ::4], axis=(1, 2), keepdims=True)
-        hidden = jax.nn.relu(first(images))
+        pixels = as_float(stacks)
+        if means is not None:
+            pixels -= means[:, :, None, None]
+        images = jnp.moveaxis(pixels, 1, -1)
+        hidden = jax.nn.relu(first(images.reshape(*images.shape[:3], -1)))
     for layer in rest:
         hidden = jax.nn.relu(layer(hidden))
     return hidden.reshape(hidden.shape[0], -1)

@@ -287,17 +287,22 @@ def load_initial_parameters(config: Config, spec: EnvironmentSpec) -> Parameters
     """The newest parameters of `run.init_from`; None where that is empty.
 
     Raises:
-      ConfigError: they do not fit the network: other names or shapes.
+      ConfigError: they do not fit the network: other names or shapes, or learned from other inputs.
     """
     workdir = config.run.init_from
     if not workdir:
         return None
-    parameters = load_run(workdir).parameters
+    other = load_run(workdir)
     try:
-        check_fit(config, spec, parameters)
+        check_fit(config, spec, other.parameters)
     except ConfigError as error:
         raise ConfigError(f"run.init_from={workdir}: {error}") from error
-    return parameters
+    if (centered := other.config.network.centered_images) != config.network.centered_images:
+        raise ConfigError(
+            f"run.init_from={workdir}: its parameters were learned with network.centered_images="
+            f"{str(centered).lower()}: set that here, too"
+        )
+    return other.parameters
 
 
 @contextlib.contextmanager

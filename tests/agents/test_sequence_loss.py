@@ -90,47 +90,72 @@ DRQN = {"network.hidden_units": (), "sequence.burn_in_steps": 0, "learner.n_step
     ],
 )
 def test_losses_and_priorities_step_by_step(agent, overrides):
-    """Unrolled by hand, one network call per observation, from burn-in to the last bootstrap."""
     case = Case(agent, **overrides)
     steps, config = case.steps(), case.config
     if agent == "drqn":
-        steps = steps._replace(reward=2 * steps.reward)  # some errors are clipped, some are not
-    pair = rescaling(config.learner.rescaling_epsilon)
-    stack, burn_in = config.env.frame_stack, config.sequence.burn_in_steps
-    length, n = config.sequence.length_steps, config.learner.n_steps
+        steps = steps._replace(reward=2 * steps.reward)
+    output, clipped = case(steps), []
     for b in range(B):
-        values = {}
-        for name, parameters in (("online", case.parameters), ("target", case.target)):
-            state, values[name] = case.state[b : b + 1], []
-            if config.sequence.start_state == "zero":
-                state = jnp.zeros_like(state)
-            for row in range(stack - 1, case.layout.window_steps):
-                frames = steps.observation[b, row - stack + 1 : row + 1]
-                features = jnp.asarray(frames).reshape(1, -1)
-                last = jax.nn.one_hot(steps.action[b, row], ACTIONS)
-                seen = jnp.concatenate([features, last[None], steps.reward[b, row].reshape(1, 1)], axis=-1)
-                if agent == "drqn":
-                    seen = features
-                q, state = by_hand(parameters, seen, state)
-                values[name].append(np.asarray(q)[0])
-        errors = []
-        for t in range(burn_in, burn_in + length):
-            row = stack + t  # of the step taken at observation t
-            best = int(np.argmax(values["online" if config.learner.double_q else "target"][t + n]))
-            target = float(pair.invert(values["target"][t + n][best]))
-            for k in reversed(range(n)):
-                target = steps.reward[b, row + k] + steps.discount[b, row + k] * target
-            errors.append(float(pair.apply(target)) - values["online"][t][steps.action[b, row]])
-        output = case(steps)
-        magnitudes = np.abs(errors)
-        losses = 0.5 * np.square(errors)
+        errors = errors_by_hand(case, steps, b, case.parameters)
+        magnitudes, losses = np.abs(errors), 0.5 * np.square(errors)
         if agent == "drqn":
+            clipped += (magnitudes > 1).tolist()
             losses = np.where(magnitudes > 1, magnitudes - 0.5, losses)
+        length = config.sequence.length_steps
         assert output.losses[b] == pytest.approx(losses.sum() / length, rel=1e-4)
         assert output.abs_td_errors[b] == pytest.approx(magnitudes.mean(), rel=1e-4)
         assert output.priorities[b] == pytest.approx(
             0.9 * magnitudes.max() + 0.1 * magnitudes.mean(), rel=1e-4
         )
+    assert len(set(clipped)) == (2 if agent == "drqn" else 0)  # some errors are, and some are not
+
+
+@pytest.mark.parametrize("overrides", [{}, {"sequence.burn_in_steps": 0}])
+def test_the_gradient_runs_through_all_trained_steps_and_nothing_else(overrides):
+    case = Case(**overrides)
+    steps, length = case.steps(), case.config.sequence.length_steps
+
+    def total(parameters):
+        errors = [errors_by_hand(case, steps, b, parameters) for b in range(B)]
+        return 0.5 * jnp.sum(jnp.square(jnp.stack(errors))) / length
+
+    expected = jax.grad(total)(case.parameters)
+    for got, wanted in zip(leaves(case.gradient(steps)), leaves(expected), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-5)
+
+
+def errors_by_hand(case, steps, b, parameters):
+    """TD errors [T] of one sequence, one network call per observation, from burn-in to the last bootstrap.
+
+    Targets are constants, and so is the state that burn-in leads to.
+    """
+    config = case.config
+    pair = rescaling(config.learner.rescaling_epsilon)
+    stack, burn_in = config.env.frame_stack, config.sequence.burn_in_steps
+    length, n = config.sequence.length_steps, config.learner.n_steps
+    values = {}
+    for name, its_parameters in (("online", parameters), ("target", case.target)):
+        state, values[name] = case.state[b : b + 1], []
+        if config.sequence.start_state == "zero":
+            state = jnp.zeros_like(state)
+        for t, row in enumerate(range(stack - 1, case.layout.window_steps)):
+            if t == burn_in:
+                state = jax.lax.stop_gradient(state)
+            seen = jnp.asarray(steps.observation[b, row - stack + 1 : row + 1]).reshape(1, -1)
+            if config.network.last_action_and_reward:
+                last = jax.nn.one_hot(steps.action[b, row], ACTIONS)
+                seen = jnp.concatenate([seen, last[None], steps.reward[b, row].reshape(1, 1)], axis=-1)
+            q, state = by_hand(its_parameters, seen, state)
+            values[name].append(q[0])
+    errors = []
+    for t in range(burn_in, burn_in + length):
+        row = stack + t  # of the step taken at observation t
+        best = jnp.argmax(values["online" if config.learner.double_q else "target"][t + n])
+        target = pair.invert(values["target"][t + n][best])
+        for k in reversed(range(n)):
+            target = steps.reward[b, row + k] + steps.discount[b, row + k] * target
+        errors.append(jax.lax.stop_gradient(pair.apply(target)) - values["online"][t][steps.action[b, row]])
+    return jnp.stack(errors)
 
 
 def by_hand(parameters, seen, state):

@@ -190,6 +190,12 @@ def test_init_from_starts_with_the_parameters_of_another_run(tmp_path):
     saved = [checkpoints.restore_latest(tmp_path / name / "checkpoints")[1] for name in "ab"]
     parameters = [state["server"]["parameters"] for state in saved]
     assert str(parameters[0]) == str(parameters[1])
+    code, output = run(
+        "train", *SHORT, f"--init_from={tmp_path / 'a'}", f"--workdir={tmp_path / 'c'}",
+        "--config.network.centered_images=true",
+    )  # fmt: skip
+    assert code == 2
+    assert "learned with network.centered_images=false: set that here, too" in output
 
 
 BROKEN_ENVIRONMENT = """

@@ -106,14 +106,18 @@ def test_the_nature_network_is_plain_haiku(shape, centered):
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
 
 
-def test_of_centered_images_how_bright_they_are_means_nothing():
-    network = build_network(NetworkConfig(centered_images=True), spec((84, 84)), frame_stack=2)
+@pytest.mark.parametrize("shape", [(84, 84), (86, 87), (40, 40, 3)])
+def test_of_centered_images_how_bright_they_are_means_nothing(shape):
+    network = build_network(NetworkConfig(centered_images=True), spec(shape), frame_stack=2)
     parameters = network.init(jax.random.PRNGKey(0))
-    stacks = stacks_of((2, 84, 84)) // 2
-    brighter = stacks + np.array([20, 90], np.uint8)[None, :, None, None]  # each image by as much as it likes
-    np.testing.assert_allclose(
-        network.apply(parameters, brighter), network.apply(parameters, stacks), atol=1e-4
-    )
+    stacks = stacks_of((2, *shape)) // 2
+    more = np.array([20, 90], np.uint8).reshape(
+        1, 2, *(1 for _ in shape)
+    )  # each image by as much as it likes
+    expected = network.apply(parameters, stacks)
+    np.testing.assert_allclose(network.apply(parameters, stacks + more), expected, atol=1e-4)
+    of_floats = network.apply(parameters, (stacks + more).astype(np.float32) / 255)
+    np.testing.assert_allclose(of_floats, expected, atol=1e-4)
     blank = np.full_like(stacks, 77)
     assert np.abs(network.apply(parameters, blank)).max() < 1e-6
 

@@ -38,7 +38,7 @@ def test_in_the_middle_of_an_episode():
     assert got.inputs.stack[:, 0].tolist() == [[number, number + 1] for number in range(10, 17)]
     # What a network sees beside an observation led to it; what is learned of it came after.
     assert got.inputs.last_action[:, 0].tolist() == list(range(11, 18))
-    np.testing.assert_allclose(got.inputs.last_reward[:, 0], np.arange(1.1, 1.8, 0.1), rtol=1e-6)
+    np.testing.assert_allclose(got.inputs.last_reward[:, 0], np.arange(11, 18) / 10, rtol=1e-6)
     assert got.a_tm1[:, 0].tolist() == [14, 15, 16]
     np.testing.assert_allclose(got.r_t[:, 0], [1.4, 1.5, 1.6, 1.7], rtol=1e-6)
     assert got.valid_t.all()
