@@ -6,12 +6,13 @@ SIGTERM.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 
 from absl import app, flags, logging
 
-from gorila_jax.types import ConfigError, GorilaError
+from gorila_jax.types import ConfigError, GorilaError, ReplayError
 
 
 def run(main: Callable[[], int]) -> None:
@@ -39,10 +40,23 @@ def guarded(main: Callable[[], int]) -> None:
         _fail(str(error))
     except GorilaError as error:
         print(f"error: {error}", file=sys.stderr)
+        if isinstance(error, ReplayError) or isinstance(error.__cause__, ReplayError):
+            _end_at_once(1)
         sys.exit(1)
     except KeyboardInterrupt:
         print("stopped by SIGINT", file=sys.stderr)
         sys.exit(130)
+
+
+def _end_at_once(code: int) -> None:
+    """Ends the process without the interpreter's own clean-up.
+
+    Threads that wait for a replay server that has died cannot be ended, and to take things from under them
+    aborts the process now and then.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _fail(message: str) -> None:
