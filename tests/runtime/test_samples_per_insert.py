@@ -36,29 +36,28 @@ def test_inserts_stop_at_the_limiter_while_the_first_update_is_delayed():
     assert system.learners[0].step(0.0)  # and what held them back goes on
 
 
-@pytest.mark.parametrize("layout", ["global", "local"])
-def test_items_built_are_items_inserted(layout):
-    """Every real step makes one item, and none is lost on its way through two actors' threads. What the last
-    step of each actor brought would have entered with the next one."""
+def play_with_two_actors(overrides):
+    """3 000 steps in threads; the system, and how many items its writers built of them."""
     coordinator = Coordinator(3000)
-    config = config_of(
-        **{
-            "actor.num_actors": 2,
-            "learner.num_learners": 2,
-            "learner.n_steps": 1,
-            "replay.layout": layout,
-            "replay.samples_per_insert": 0.5,
-            "run.lockstep": False,
-        }
-    )
+    config = config_of(**{"actor.num_actors": 2, "learner.n_steps": 1, "run.lockstep": False}, **overrides)
     system = build(config, coordinator=coordinator)
     run_threads(system.workers(), coordinator, lambda: None, 0.01)
     assert coordinator.failure is None
     built = sum(writer.inserted_items for writer in system.writers)
-    waiting = sum(writer.waiting_items for writer in system.writers)
-    inserted = sum(system.replay.status(table).inserted_items for table in range(system.replay.num_tables))
     assert coordinator.steps >= 3000
     assert 0 <= coordinator.steps - built <= 2 * config.env.num_environments
+    return system, built
+
+
+@pytest.mark.parametrize("layout", ["global", "local"])
+def test_items_built_are_items_inserted(layout):
+    """Every real step makes one item, and none is lost on its way through two actors' threads. What the last
+    step of each actor brought would have entered with the next one."""
+    more = {"learner.num_learners": 2, "replay.layout": layout, "replay.samples_per_insert": 0.5}
+    system, built = play_with_two_actors(more)
+    config = system.config
+    waiting = sum(writer.waiting_items for writer in system.writers)
+    inserted = sum(system.replay.status(table).inserted_items for table in range(system.replay.num_tables))
     assert inserted == built - waiting
     assert waiting <= 2 * config.env.num_environments  # no more than one step of each actor
     trained = sum(learner.samples for learner in system.learners)
@@ -71,22 +70,8 @@ def test_items_built_are_items_inserted(layout):
 def test_items_built_are_items_in_reverb():
     """The same with a server and its threads between them; its ratio is free, so that all may enter."""
     pytest.importorskip("reverb", reason="Reverb is not installed")
-    coordinator = Coordinator(3000)
-    config = config_of(
-        **{
-            "actor.num_actors": 2,
-            "learner.n_steps": 1,
-            "replay.backend": "reverb",
-            "replay.samples_per_insert": 0.0,
-            "replay.capacity_steps": 10_000,
-            "run.lockstep": False,
-        }
-    )
-    system = build(config, coordinator=coordinator)
-    run_threads(system.workers(), coordinator, lambda: None, 0.01)
-    assert coordinator.failure is None
-    built = sum(writer.inserted_items for writer in system.writers)
-    assert 0 <= coordinator.steps - built <= 2 * config.env.num_environments
+    more = {"replay.backend": "reverb", "replay.samples_per_insert": 0.0, "replay.capacity_steps": 10_000}
+    system, built = play_with_two_actors(more)
     assert all(writer.ready(PATIENCE_S) for writer in system.writers)
     status = system.replay.status(0)
     assert status.inserted_items == status.size_items == built
