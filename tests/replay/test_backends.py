@@ -91,6 +91,23 @@ def test_many_short_episodes_beside_a_long_one(open_replay):
     np.testing.assert_array_equal(long, long[:, :1] + np.arange(window))
 
 
+def test_items_whose_oldest_row_is_about_to_be_let_go(open_replay):
+    """Each window is as old as rows may get, about: Reverb forgets its oldest row while the item is written."""
+    for rows_between in (5, 6, 7):
+        replay = open_replay(table(window=3, capacity=10_000), run_id=f"{rows_between} rows between")
+        writer = replay.writer(0, 2)
+        for number in range(1_500):
+            writer.append(0, step(number))
+            for _ in range(rows_between):
+                writer.append(1, step(0))
+            if number >= 2:
+                writer.insert(0, 1.0)
+        assert writer.ready(10.0)
+        assert replay.status(0).inserted_items == 1_498
+        actions = replay.sampler(0, 200).sample(10.0).steps.action
+        np.testing.assert_array_equal(actions, actions[:, :1] + np.arange(3))
+
+
 def test_rows_are_copied(open_replay):
     replay = open_replay(table())
     writer = replay.writer(0, 1)

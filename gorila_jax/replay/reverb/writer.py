@@ -57,7 +57,7 @@ class ReverbWriter:
         check_steps(self._table.signature, steps, len(streams))
         for stream, row in zip(streams, self._packing.pack(steps), strict=True):
             channel = self._channels[stream // _STREAMS_PER_CHANNEL]
-            self._windows[stream].append(_Row(channel.append(row), row))
+            self._windows[stream].append(channel.append(row))
 
     def insert(self, stream: int, priority: float, state: np.ndarray = NO_STATE) -> None:
         self._check_open()
@@ -70,9 +70,9 @@ class ReverbWriter:
             )
         channel = self._channels[stream // _STREAMS_PER_CHANNEL]
         try:
-            if rows[0].reference.expired:
-                # Others have ended episode after episode, and Reverb has let go of rows of this window.
-                rows.extend([_Row(channel.append(row.packed), row.packed) for row in rows])
+            if not channel.keeps(rows[0]):
+                # Others have ended episode after episode, and Reverb lets go of rows of this window.
+                rows.extend([channel.append(row.packed) for row in rows])
             channel.insert(self._table_name, priority, [row.reference for row in rows], state)
         except (RuntimeError, ValueError) as error:
             raise self._failed(error) from error
@@ -117,6 +117,7 @@ class ReverbWriter:
 
 
 class _Row(NamedTuple):
+    number: int  # of those that its channel has been given
     reference: Any  # Reverb's, which expires when Reverb lets go of the row
     packed: np.ndarray
 
@@ -131,7 +132,7 @@ class _Channel:
     def __init__(self, client: Any, table: TableSpec, num_streams: int):
         # Enough that while a window goes on each of the others may end one episode and begin the next, with
         # padding and a first stack. Beyond that, windows are sent again.
-        kept_rows = 2 * (table.window_steps + 1) * num_streams
+        self._kept_rows = kept_rows = 2 * (table.window_steps + 1) * num_streams
         # Rows are checked against the same signature before they come here.
         self.writer = client.trajectory_writer(kept_rows, validate_items=False)
         self._compiled = self.writer._writer
@@ -139,11 +140,19 @@ class _Channel:
         for column in range(self._num_columns):
             options = pybind.ConstantChunkerOptions(max_chunk_length=1, num_keep_alive_refs=kept_rows)
             self._compiled.ConfigureChunker(column, options)
+        self._appended_rows = 0
         self._unconfirmed = 0  # items that may not have entered the table yet
 
-    def append(self, row: np.ndarray) -> Any:
-        """Adds the bytes of one row, which Reverb copies; a reference to it."""
-        return self._compiled.Append([row, None][: self._num_columns])[0]
+    def append(self, row: np.ndarray) -> _Row:
+        """Adds the bytes of one row, which Reverb copies."""
+        reference = self._compiled.Append([row, None][: self._num_columns])[0]
+        self._appended_rows += 1
+        return _Row(self._appended_rows, reference, row)
+
+    def keeps(self, row: _Row) -> bool:
+        """Whether Reverb is bound to keep the row. Its reference cannot tell: an item on its way keeps a row
+        too, and lets go of it in a thread of Reverb's, at any moment."""
+        return self._appended_rows - row.number < self._kept_rows
 
     def insert(self, table_name: str, priority: float, rows: list[Any], state: np.ndarray) -> None:
         columns = [rows]
