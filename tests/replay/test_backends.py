@@ -92,7 +92,7 @@ def test_many_short_episodes_beside_a_long_one(open_replay):
 
 
 def test_items_whose_oldest_row_is_about_to_be_let_go(open_replay):
-    """Each window is as old as rows may get, about: Reverb forgets its oldest row while the item is written."""
+    """Its window is as old as rows may get, about: Reverb forgets a row while the item is being written."""
     for rows_between in (5, 6, 7):
         replay = open_replay(table(window=3, capacity=10_000), run_id=f"{rows_between} rows between")
         writer = replay.writer(0, 2)
