@@ -206,6 +206,10 @@ class ParameterServerConfig:
     num_shards: int = setting(1, "slices of the parameters, each with its own optimizer state and version", 1)
     optimizer: str = setting("adam", "an optax optimizer by name")
     learning_rate: float = setting(1e-4, "learning rate", 0)
+    learning_rate_decay_updates: int = setting(
+        0, "updates in which the learning rate falls, in a straight line, to its final value; 0: it stays", 0
+    )
+    learning_rate_final: float = setting(0.0, "learning rate after its decay", 0)
     optimizer_options: tuple[tuple[str, Any], ...] = setting((), "its other arguments: name=value,name=value")
     max_staleness_updates: int = setting(
         0, "gradients of parameters older than this are refused; 0: never", 0

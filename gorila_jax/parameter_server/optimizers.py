@@ -23,17 +23,20 @@ applying them to slices of the flat parameter vector equals applying them to the
 LAYERWISE = frozenset({"adafactor", "fromage", "lamb", "lars", "novograd", "sm3"})
 """Optimizers that use norms or factors over a whole layer: a slice of the flat vector does not have these."""
 
+CONSTANT_RATE = frozenset({"fromage", "rprop", "sm3"})
+"""Optimizers whose learning rate optax wants to be a number."""
+
 
 def make_optimizer(config: ParameterServerConfig, sharded: bool = False) -> optax.GradientTransformation:
     """The optax optimizer that `config` describes.
 
     Args:
-      config: `optimizer`, `learning_rate` and `optimizer_options` are read.
+      config: `optimizer`, `optimizer_options` and the learning rate with its decay are read.
       sharded: whether it is for slices of the flat parameter vector: then only the names in `ELEMENTWISE` do.
 
     Raises:
-      ConfigError: an unknown name or option, a value of the wrong type, a learning rate that is not positive,
-        or an optimizer that cannot be sharded. The message says what would do.
+      ConfigError: an unknown name or option, a value of the wrong type, a learning rate that is not positive
+        or cannot decay, or an optimizer that cannot be sharded. The message says what would do.
     """
     name = config.optimizer
     known = {n for n in ELEMENTWISE | LAYERWISE if hasattr(optax, n)}
@@ -53,6 +56,7 @@ def make_optimizer(config: ParameterServerConfig, sharded: bool = False) -> opta
         raise ConfigError(
             f"parameter_server.learning_rate={config.learning_rate} has to be a finite number above 0."
         )
+    rate = _learning_rate(config)
     build = getattr(optax, name)
     possible = _settable_options(build)
     options: dict[str, Any] = {}
@@ -76,7 +80,29 @@ def make_optimizer(config: ParameterServerConfig, sharded: bool = False) -> opta
             kind = {bool: "True or False", str: "the name of a dtype"}.get(expected, "a number")
             raise ConfigError(f"{setting} has the wrong type: optax.{name} wants {kind} there.")
         options[option] = value
-    return build(config.learning_rate, **options)
+    return build(rate, **options)
+
+
+def _learning_rate(config: ParameterServerConfig) -> optax.ScalarOrSchedule:
+    """A number, or a function of the updates that the optimizer has made."""
+    start, final, updates = (
+        config.learning_rate,
+        config.learning_rate_final,
+        config.learning_rate_decay_updates,
+    )
+    if not updates:
+        return start
+    if not 0 <= final <= start:
+        raise ConfigError(
+            f"parameter_server.learning_rate_final={final} has to lie between 0 and the learning rate that "
+            f"decays, {start}."
+        )
+    if config.optimizer in CONSTANT_RATE:
+        raise ConfigError(
+            f"parameter_server.learning_rate_decay_updates={updates}, but the learning rate of "
+            f"optax.{config.optimizer} cannot decay: set it to 0, or choose another optimizer."
+        )
+    return optax.linear_schedule(start, final, updates)
 
 
 def _settable_options(build: Any) -> Mapping[str, Any]:

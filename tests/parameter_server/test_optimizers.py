@@ -10,7 +10,7 @@ import pytest
 
 from gorila_jax.config import ParameterServerConfig
 from gorila_jax.parameter_server import ELEMENTWISE, make_optimizer, make_parameter_server
-from gorila_jax.parameter_server.optimizers import LAYERWISE
+from gorila_jax.parameter_server.optimizers import CONSTANT_RATE, LAYERWISE
 from gorila_jax.types import ConfigError
 from tests.parameter_server.problem import filled, make_server, push, random_tree, values
 
@@ -77,6 +77,30 @@ def test_options_reach_the_optimizer() -> None:
     np.testing.assert_array_equal(*updates)
 
 
+@pytest.mark.parametrize("form", ["device", "one_shard", "three_shards"])
+def test_the_learning_rate_falls_in_a_straight_line_and_stays(form: str) -> None:
+    server = make_server(
+        form,
+        filled(0),
+        optimizer="sgd",
+        learning_rate=1.0,
+        learning_rate_decay_updates=4,
+        learning_rate_final=0.5,
+    )
+    seen = [0.0]
+    for _ in range(7):
+        push(server, filled(-1))
+        seen.append(float(values(server.pull_policy()[1])[0]))
+    np.testing.assert_array_equal(np.diff(seen), [1.0, 0.875, 0.75, 0.625, 0.5, 0.5, 0.5])
+
+
+@pytest.mark.parametrize("name", sorted((ELEMENTWISE | LAYERWISE) - CONSTANT_RATE))
+def test_the_learning_rate_of_an_optimizer_can_decay(name: str) -> None:
+    config = ParameterServerConfig(optimizer=name, learning_rate_decay_updates=10)
+    optimizer = make_optimizer(config)
+    optimizer.update(filled(1), optimizer.init(filled(0)), filled(0))
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -92,6 +116,9 @@ def test_options_reach_the_optimizer() -> None:
         ({"optimizer_options": (("mu_dtype", 16),)}, "name of a dtype"),
         ({"learning_rate": 0.0}, "above 0"),
         ({"learning_rate": float("nan")}, "above 0"),
+        ({"learning_rate_decay_updates": 9, "learning_rate_final": 1e-3}, "between 0 and .* 0.0001"),
+        ({"learning_rate_decay_updates": 9, "learning_rate_final": float("nan")}, "between 0 and"),
+        ({"learning_rate_decay_updates": 9, "optimizer": "rprop"}, "another optimizer"),
     ],
 )
 def test_what_cannot_work_is_refused_with_what_would(settings: dict[str, Any], message: str) -> None:
