@@ -14,7 +14,7 @@ from gorila_jax.learner.gradients import LossFn
 from gorila_jax.learner.learner import Learner
 from gorila_jax.learner.prefetch import DeviceBatch, Prefetcher, to_devices
 from gorila_jax.runtime.plan import Plan
-from gorila_jax.types import Batch, ParameterServer, SampleInfo, Step
+from gorila_jax.types import STORED_STATE, Batch, ParameterServer, SampleInfo, Step
 
 
 def resident_batch(plan: Plan, devices: Sequence[jax.Device]) -> DeviceBatch:
@@ -32,7 +32,7 @@ def resident_batch(plan: Plan, devices: Sequence[jax.Device]) -> DeviceBatch:
     keys, probabilities = np.arange(size, dtype=np.uint64), np.full(size, 1 / size)
     info = SampleInfo(keys, probabilities, np.full(size, size, np.int64))
     learner = dataclasses.replace(config.learner, prefetch_batches=0)
-    state = np.zeros((size, table.state_size), np.float32)
+    state = np.zeros((size, table.state_size), STORED_STATE)
     batch = Prefetcher(learner, devices, lambda timeout_s: Batch(steps, state, info)).next_batch(0.0)
     assert batch is not None
     steps, state, weights = to_devices(devices)((batch.steps, batch.state, batch.weights))

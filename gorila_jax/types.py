@@ -20,7 +20,11 @@ import numpy as np
 Parameters = Any
 """A pytree of arrays: what a network's `init` returned."""
 
-NO_STATE = np.zeros(0, np.float32)
+STORED_STATE = np.dtype(np.float16)
+"""What a recurrent state is stored as. It does not compress, so at float32 it would take more room than the
+frames of a game beside it; networks compute with float32."""
+
+NO_STATE = np.zeros(0, STORED_STATE)
 """The recurrent state of a network that remembers nothing."""
 
 
@@ -148,7 +152,7 @@ class SampleInfo(NamedTuple):
 
 class Batch(NamedTuple):
     steps: Step  # [B, W, ...]
-    state: np.ndarray  # [B, K] float32, stored with the items: see `ReplayWriter.insert`
+    state: np.ndarray  # [B, K] float16, stored with the items: see `ReplayWriter.insert`
     info: SampleInfo  # [B]
 
 
@@ -169,7 +173,7 @@ class ReplayWriter(Protocol):
         Args:
           stream: whose rows.
           priority: of the item.
-          state: [K] float32, that the actor's network had before the first observation that it is unrolled
+          state: [K] float16, that the actor's network had before the first observation that it is unrolled
             over; of K = 0 values where nothing is remembered, or where it need not be.
 
         Raises:

@@ -14,7 +14,7 @@ from gorila_jax.rl.rescaling import Rescaling
 from gorila_jax.rl.returns import clip_rewards
 from gorila_jax.rl.sequences import sequence_td_errors
 from gorila_jax.rl.windows import Layout
-from gorila_jax.types import NO_STATE, ReplayWriter
+from gorila_jax.types import NO_STATE, STORED_STATE, ReplayWriter
 
 
 class SequenceAccumulator:
@@ -89,13 +89,13 @@ class SequenceAccumulator:
             self._writer.append(e, padding(observation))
 
     def _keep_state(self, stream: _Stream, state: np.ndarray) -> None:
-        """Copies the state [K] for every sequence whose first observation is the newest one.
+        """Keeps the state [K] for every sequence whose first observation is the newest one.
 
         A sequence whose burn-in would begin before the episode does is one of the first observation's.
         """
         layout = self._layout
         while max(0, stream.begun * layout.stride_steps - layout.burn_in_steps) == stream.steps:
-            stream.states.append(state.copy() if layout.stores_state else NO_STATE)
+            stream.states.append(_stored(state) if layout.stores_state else NO_STATE)
 
     def _end_of(self, sequence: int) -> int:
         """The steps of an episode after which a sequence of it is whole."""
@@ -133,6 +133,12 @@ class SequenceAccumulator:
         # What is not finite is for the learner to refuse, count and explain.
         td_errors = np.where(np.isfinite(td_errors), td_errors, 0.0)
         return sequence_priorities(td_errors, valid[:length], self._priority_eta)
+
+
+def _stored(state: np.ndarray) -> np.ndarray:
+    """The state [K] float32 as a replay holds it; a cell may have counted beyond what fits."""
+    largest = np.finfo(STORED_STATE).max
+    return np.clip(state, -largest, largest).astype(STORED_STATE)
 
 
 class _Stream:

@@ -81,7 +81,7 @@ SMALL: Preset = {
     "network.centered_images": Setting(True, OURS + ": of so few filters too many would die"),
     "network.hidden_units": Setting((128,), OURS + ": of each of the two heads"),
     "actor.parameter_period_steps": Setting(10, OURS),
-    "replay.capacity_steps": Setting(100_000, OURS),
+    "replay.capacity_steps": Setting(200_000, OURS),
     "replay.learning_starts_steps": Setting(2_000, OURS),
     "replay.samples_per_insert": Setting(4.0, OURS),
     "learner.batch_size": Setting(32, NATURE),
@@ -90,6 +90,8 @@ SMALL: Preset = {
     "learner.prefetch_batches": Setting(4, OURS + ": in store while acting has the cores"),
     "parameter_server.optimizer": Setting("adam", OURS),
     "parameter_server.learning_rate": Setting(5e-4, OURS),
+    "parameter_server.learning_rate_decay_updates": Setting(64_000, OURS + ": 2 M frames"),
+    "parameter_server.learning_rate_final": Setting(1e-4, OURS + ": scores near the best swing less"),
     "parameter_server.target_period_updates": Setting(400, OURS),
     "run.total_frames": Setting(10_000_000, OURS),
 }

@@ -15,10 +15,10 @@ import numpy as np
 
 from gorila_jax.replay import signature as signatures
 from gorila_jax.replay.limiter import Limiter, check_limiter
-from gorila_jax.types import ConfigError, ReplayError
+from gorila_jax.types import STORED_STATE, ConfigError, ReplayError
 
 SETTINGS_FILE = "replay.json"
-_FORMAT = 2
+_FORMAT = 3
 
 
 class TableSpec(NamedTuple):
@@ -91,7 +91,8 @@ def estimate_bytes(table: TableSpec, num_tables: int, backend: str, stride_steps
       backend: "reverb" or "memory".
       stride_steps: rows from the start of an item to that of the next one.
     """
-    data, state, window = signatures.row_bytes(table.signature), 4 * table.state_size, table.window_steps
+    data, window = signatures.row_bytes(table.signature), table.window_steps
+    state = STORED_STATE.itemsize * table.state_size
     if backend == "memory":
         row, item = data + 440, 80 + 8 * window + state
     else:
@@ -118,9 +119,9 @@ def check_memory(needed_bytes: int, free_bytes: int, capacity_steps: int) -> Non
 
 def check_state(table: TableSpec, state: np.ndarray) -> None:
     """Raises ReplayError unless the state is what the table holds with every item."""
-    if state.shape != (table.state_size,) or state.dtype != np.float32:
+    if state.shape != (table.state_size,) or state.dtype != STORED_STATE:
         raise ReplayError(
-            f"a recurrent state came as {state.dtype} {state.shape}, but the replay holds float32 "
+            f"a recurrent state came as {state.dtype} {state.shape}, but the replay holds {STORED_STATE} "
             f"({table.state_size},) with every item"
         )
 

@@ -11,7 +11,7 @@ import numpy as np
 from gorila_jax.rl.priorities import priorities
 from gorila_jax.rl.td_errors import huber_loss, q_learning
 from gorila_jax.rl.windows import transitions
-from gorila_jax.types import Batch, LossOutput, SampleInfo, Step
+from gorila_jax.types import STORED_STATE, Batch, LossOutput, SampleInfo, Step
 
 NUM_ACTIONS = 2
 
@@ -63,7 +63,7 @@ def batch(batch_size: int, seed: int = 0, reward: float | None = None) -> Batch:
 
 
 def no_state(batch_size: int) -> np.ndarray:
-    return np.zeros((batch_size, 0), np.float32)
+    return np.zeros((batch_size, 0), STORED_STATE)
 
 
 def shares(tree: Any, num_devices: int) -> Any:

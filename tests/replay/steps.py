@@ -48,7 +48,7 @@ def write_with_states(writer, streams, numbers):
         for stream in range(streams):
             writer.append(stream, step(number))
             if number:
-                writer.insert(stream, 1.0, np.array([number, stream, -number], np.float32))
+                writer.insert(stream, 1.0, np.array([number, stream, -number], np.float16))
         assert writer.ready(10.0)
 
 

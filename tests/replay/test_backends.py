@@ -25,7 +25,7 @@ def test_a_batch_has_the_shapes_and_dtypes_of_the_signature(open_replay):
         ((6, 3), "bool"),
     ]
     assert [(x.shape, x.dtype.name) for x in info] == [((6,), "uint64"), ((6,), "float64"), ((6,), "int64")]
-    assert (state.shape, state.dtype.name) == ((6, 0), "float32")
+    assert (state.shape, state.dtype.name) == ((6, 0), "float16")
     assert (info.table_sizes == 3).all()
     assert writer.inserted_items == 3
 
@@ -58,13 +58,13 @@ def test_a_state_stays_with_its_item(open_replay):
 
 
 @pytest.mark.parametrize(
-    "state", [np.zeros(2, np.float32), np.zeros((1, 3), np.float32), np.zeros(3), np.zeros(0, np.float32)]
+    "state", [np.zeros(2, np.float16), np.zeros((1, 3), np.float16), np.zeros(3), np.zeros(0, np.float16)]
 )
 def test_a_state_of_another_size_or_type_is_refused(open_replay, state):
     writer = open_replay(table(state_size=3)).writer(0, 1)
     for number in range(2):
         writer.append(0, step(number))
-    with pytest.raises(ReplayError, match=r"float32 \(3,\)"):
+    with pytest.raises(ReplayError, match=r"float16 \(3,\)"):
         writer.insert(0, 1.0, state)
     assert writer.inserted_items == 0
 

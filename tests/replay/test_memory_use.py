@@ -11,6 +11,7 @@ import pytest
 
 from gorila_jax.replay import make_replay
 from gorila_jax.replay.table import estimate_bytes
+from gorila_jax.types import STORED_STATE
 from tests.replay.steps import step, table
 
 SHAPE = (256, 256)
@@ -35,7 +36,7 @@ def fill_four_times(backend, stride, capacity):
                 observation = random.integers(0, 255, SHAPE, np.uint8)  # noise does not compress
                 writer.append(0, step(0, SHAPE)._replace(observation=observation))
                 if row % stride == 0:
-                    writer.insert(0, 1.0, random.random(spec.state_size, np.float32))
+                    writer.insert(0, 1.0, random.random(spec.state_size).astype(STORED_STATE))
                     assert writer.ready(10.0)
             used.append(_resident_bytes())
     return used

@@ -170,7 +170,7 @@ class Part:
 
 def batch_of(number):
     steps = Step(*(np.array([[value]]) for value in step(number)))
-    state = np.full((1, 2), number, np.float32)
+    state = np.full((1, 2), number, np.float16)
     return Batch(steps, state, SampleInfo(np.array([7], np.uint64), np.array([0.5]), np.array([10 + number])))
 
 

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from gorila_jax.replay.signature import Signature
-from gorila_jax.types import Step
+from gorila_jax.types import STORED_STATE, Step
 
 
 class Item(NamedTuple):
     rows: tuple[Step, ...]  # W of them, shared with other items
-    state: np.ndarray  # [K] float32
+    state: np.ndarray  # [K] float16
 
 
 def save_items(directory: pathlib.Path, signature: Signature, state_size: int, items: Sequence[Item]) -> None:
@@ -33,7 +33,7 @@ def save_items(directory: pathlib.Path, signature: Signature, state_size: int, i
     window = len(items[0].rows) if items else 0
     numbers = np.array([[places[id(row)] for row in item.rows] for item in items], np.int64)
     np.save(directory / "items.npy", numbers.reshape(len(items), window))
-    states = np.array([item.state for item in items], np.float32)
+    states = np.array([item.state for item in items], STORED_STATE)
     np.save(directory / "states.npy", states.reshape(len(items), state_size))
     for name, field in zip(signature._fields, signature, strict=True):
         path = directory / f"{name}.npy"

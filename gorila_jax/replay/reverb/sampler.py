@@ -16,7 +16,7 @@ from gorila_jax.replay.reverb.draws import BATCHES_PER_COUNT, Draws
 from gorila_jax.replay.reverb.packing import Packing
 from gorila_jax.replay.reverb.tables import item_signature
 from gorila_jax.replay.table import TableSpec, check_priorities
-from gorila_jax.types import Batch, ReplayError, SampleInfo
+from gorila_jax.types import STORED_STATE, Batch, ReplayError, SampleInfo
 
 _ANSWER_TIMEOUT_S = 10.0  # for calls that a healthy server answers in milliseconds
 _UPDATE_TIMEOUT_S = 60  # a server that writes a checkpoint may take priorities late
@@ -160,7 +160,7 @@ class ReverbSampler:
         )
         self._draws.remember(info.keys, int(info.table_sizes.max()))
         rows, *states = batch.data
-        state = states[0][:, 0] if states else np.zeros((self._batch_size, 0), np.float32)
+        state = states[0][:, 0] if states else np.zeros((self._batch_size, 0), STORED_STATE)
         return Batch(self._packing.unpack(rows), state, info)
 
     def _open(self) -> Any:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from gorila_jax.replay.reverb.packing import Packing
 from gorila_jax.replay.table import TableSpec
-from gorila_jax.types import ConfigError
+from gorila_jax.types import STORED_STATE, ConfigError
 
 
 class TableName(NamedTuple):
@@ -51,7 +51,7 @@ def item_signature(table: TableSpec) -> tuple[Any, ...]:
     rows = tf.TensorSpec((table.window_steps, packing.row_bytes), tf.uint8, packing.layout)
     if not table.state_size:
         return (rows,)
-    return rows, tf.TensorSpec((1, table.state_size), tf.float32, "state")
+    return rows, tf.TensorSpec((1, table.state_size), STORED_STATE, "state")
 
 
 def make_table(table: TableSpec, name: TableName) -> Any:
