@@ -7,9 +7,9 @@ without a frame stack, one run after the other, as `launchers.train` does; then 
 greedily. Tasks: `cue_recall` and `hidden_cartpole` (benchmarks/memory_tasks.py), `catch`, which needs no
 memory, and `minigrid` (EnvPool's MiniGrid-MemoryS7-v0).
 
-Where the score of a run rises and falls until its end (`hidden_cartpole`), its newest checkpoints are
-compared by a few episodes each, and the best one is scored with other seeds: what is reported is not the luck
-of the one that was picked. Every agent is given the same choice.
+Where the score of a run rises and falls until its end (`hidden_cartpole`, `minigrid`), its newest checkpoints
+are compared by a few episodes each, and the best one is scored with other seeds: what is reported is not the
+luck of the one that was picked. Every agent is given the same choice.
 
 With `--results=DIR` it writes `<DIR>/memory_<task>.json` (scores, curves, configurations, versions) and
 `.png`.
@@ -49,6 +49,15 @@ class Task(NamedTuple):
     candidates: int = 1  # checkpoints, the newest ones, of which the best is scored
 
 
+# Replay keeps all, or nearly: an agent that has not met a mistake for long forgets how to prevent it.
+RISES_AND_FALLS = (
+    "--config.replay.capacity_steps=400000",
+    "--config.learner.n_steps=5",
+    "--config.parameter_server.learning_rate=5e-4",
+    "--config.parameter_server.optimizer_options=eps=1e-4",
+    "--config.checkpoint.period_seconds=15",
+)
+
 TASKS = {
     "cue_recall": Task(
         "benchmarks.memory_tasks:cue_recall",
@@ -62,19 +71,16 @@ TASKS = {
         "benchmarks.memory_tasks:hidden_cartpole",
         400_000,
         400.0,
-        (
-            # Replay keeps all: an agent that has not seen a fall for long forgets how to prevent one.
-            "--config.replay.capacity_steps=400000",
-            "--config.learner.n_steps=5",
-            "--config.parameter_server.learning_rate=5e-4",
-            "--config.parameter_server.optimizer_options=eps=1e-4",
-            "--config.checkpoint.period_seconds=15",
-        ),
+        RISES_AND_FALLS,
         candidates=10,
     ),
     "catch": Task("Catch-v0", 60_000, 0.95),
     "minigrid": Task(
-        "MiniGrid-MemoryS7-v0", 500_000, 0.9, ("--config.env.observation_keys=image,direction",)
+        "MiniGrid-MemoryS7-v0",
+        500_000,
+        0.9,
+        ("--config.env.observation_keys=image,direction", *RISES_AND_FALLS),
+        candidates=10,
     ),
 }
 
