@@ -21,8 +21,8 @@ Parameters = Any
 """A pytree of arrays: what a network's `init` returned."""
 
 STORED_STATE = np.dtype(np.float16)
-"""What a recurrent state is stored as. It does not compress, so at float32 it would take more room than the
-frames of a game beside it; networks compute with float32."""
+"""What a recurrent state is stored as: half the bytes of float32, since it does not compress as frames do.
+Networks compute with float32."""
 
 NO_STATE = np.zeros(0, STORED_STATE)
 """The recurrent state of a network that remembers nothing."""

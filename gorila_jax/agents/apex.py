@@ -91,7 +91,7 @@ SMALL: Preset = {
     "parameter_server.optimizer": Setting("adam", OURS),
     "parameter_server.learning_rate": Setting(5e-4, OURS),
     "parameter_server.learning_rate_decay_updates": Setting(64_000, OURS + ": 2 M frames"),
-    "parameter_server.learning_rate_final": Setting(1e-4, OURS + ": scores near the best swing less"),
+    "parameter_server.learning_rate_final_share": Setting(0.2, OURS + ": near the best, scores swing less"),
     "parameter_server.target_period_updates": Setting(400, OURS),
     "run.total_frames": Setting(10_000_000, OURS),
 }

@@ -23,7 +23,7 @@ class DeviceBatch(NamedTuple):
     """A batch in equal shares for D devices: in their memory, which on the CPU is the host's."""
 
     steps: Step  # [D, B/D, W, ...]
-    state: Any  # [D, B/D, K] float32, stored with the items
+    state: Any  # [D, B/D, K] float16, stored with the items
     weights: Any  # [D, B/D] float32: of the items' losses
     keys: np.ndarray  # [B], on the host: of the items, in the same order
 

@@ -85,24 +85,15 @@ def make_optimizer(config: ParameterServerConfig, sharded: bool = False) -> opta
 
 def _learning_rate(config: ParameterServerConfig) -> optax.ScalarOrSchedule:
     """A number, or a function of the updates that the optimizer has made."""
-    start, final, updates = (
-        config.learning_rate,
-        config.learning_rate_final,
-        config.learning_rate_decay_updates,
-    )
+    rate, updates = config.learning_rate, config.learning_rate_decay_updates
     if not updates:
-        return start
-    if not 0 <= final <= start:
-        raise ConfigError(
-            f"parameter_server.learning_rate_final={final} has to lie between 0 and the learning rate that "
-            f"decays, {start}."
-        )
+        return rate
     if config.optimizer in CONSTANT_RATE:
         raise ConfigError(
             f"parameter_server.learning_rate_decay_updates={updates}, but the learning rate of "
             f"optax.{config.optimizer} cannot decay: set it to 0, or choose another optimizer."
         )
-    return optax.linear_schedule(start, final, updates)
+    return optax.linear_schedule(rate, rate * config.learning_rate_final_share, updates)
 
 
 def _settable_options(build: Any) -> Mapping[str, Any]:

@@ -83,15 +83,15 @@ def test_the_learning_rate_falls_in_a_straight_line_and_stays(form: str) -> None
         form,
         filled(0),
         optimizer="sgd",
-        learning_rate=1.0,
+        learning_rate=2.0,
         learning_rate_decay_updates=4,
-        learning_rate_final=0.5,
+        learning_rate_final_share=0.5,
     )
     seen = [0.0]
     for _ in range(7):
         push(server, filled(-1))
         seen.append(float(values(server.pull_policy()[1])[0]))
-    np.testing.assert_array_equal(np.diff(seen), [1.0, 0.875, 0.75, 0.625, 0.5, 0.5, 0.5])
+    np.testing.assert_array_equal(np.diff(seen), [2.0, 1.75, 1.5, 1.25, 1.0, 1.0, 1.0])
 
 
 @pytest.mark.parametrize("name", sorted((ELEMENTWISE | LAYERWISE) - CONSTANT_RATE))
@@ -116,8 +116,6 @@ def test_the_learning_rate_of_an_optimizer_can_decay(name: str) -> None:
         ({"optimizer_options": (("mu_dtype", 16),)}, "name of a dtype"),
         ({"learning_rate": 0.0}, "above 0"),
         ({"learning_rate": float("nan")}, "above 0"),
-        ({"learning_rate_decay_updates": 9, "learning_rate_final": 1e-3}, "between 0 and .* 0.0001"),
-        ({"learning_rate_decay_updates": 9, "learning_rate_final": float("nan")}, "between 0 and"),
         ({"learning_rate_decay_updates": 9, "optimizer": "rprop"}, "another optimizer"),
     ],
 )
