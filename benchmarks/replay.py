@@ -68,7 +68,7 @@ class Kind(NamedTuple):
 
 KINDS = {
     "transitions": Kind(transition_layout(frame_stack=4, n_steps=3), [32, 128], 10_000),
-    "sequences": Kind(  # r2d2's, preset small
+    "sequences": Kind(  # as r2d2's, overlapping by half
         Layout(
             frame_stack=4, burn_in_steps=10, length_steps=20, stride_steps=10, n_steps=5, stores_state=False
         ),

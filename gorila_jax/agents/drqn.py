@@ -68,9 +68,7 @@ def loss(config: Config, network: Network) -> LossFn:
         size = len(steps.reward)
 
         def start(parameters: Parameters) -> jax.Array:
-            if its_layout.stores_state:
-                return state.astype(jnp.float32)
-            return network.initial_state(parameters, size)
+            return state if its_layout.stores_state else network.initial_state(parameters, size)
 
         # Burn-in, trained steps and those that follow; the gradient is that of the trained steps' values.
         before, trained, after = (

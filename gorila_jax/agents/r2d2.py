@@ -63,6 +63,7 @@ SMALL: Preset = {
     "sequence.burn_in_steps": Setting(10, OURS),
     "learner.batch_size": Setting(8, OURS + ": 160 steps"),
     "parameter_server.learning_rate": Setting(1e-3, OURS),
+    "parameter_server.learning_rate_decay_updates": Setting(0, OURS + ": a decay was not tried here"),
     "parameter_server.target_period_updates": Setting(100, OURS),
 }
 

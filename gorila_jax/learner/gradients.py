@@ -14,7 +14,7 @@ from gorila_jax.rl.sums import total_of_squares
 from gorila_jax.types import ConfigError, LossOutput, Parameters, Step
 
 LossFn = Callable[[Parameters, Parameters, Step, jax.Array], LossOutput]
-"""(online, target parameters, steps [B, W, ...], stored states [B, K]) to the loss of every item [B]."""
+"""(online, target parameters, steps [B, W, ...], states [B, K] float32) to the loss of every item [B]."""
 
 
 class LearnerMetrics(NamedTuple):
@@ -80,7 +80,7 @@ def make_gradient_fn(loss_fn: LossFn, config: LearnerConfig, devices: Sequence[j
         weights: jax.Array,
     ) -> UpdateOutput:
         def weighted_mean(parameters: Parameters) -> tuple[jax.Array, LossOutput]:
-            output = loss_fn(parameters, target, steps, state)
+            output = loss_fn(parameters, target, steps, state.astype(jnp.float32))
             return jnp.mean(weights * output.losses), output
 
         (loss, output), gradients = jax.value_and_grad(weighted_mean, has_aux=True)(parameters)

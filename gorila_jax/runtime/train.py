@@ -131,7 +131,10 @@ def _train(
     replay_directory = _saved_replay(config, workdir, saved)
     progress.note(_start_message(config, workdir, state, replay_directory))
     if initial_parameters is not None:
-        progress.note(f"parameters taken from {config.run.init_from}; exploration starts anew")
+        progress.note(
+            f"parameters taken from {config.run.init_from}; exploration, and a decay of the learning rate, "
+            "start anew"
+        )
     with _signals(coordinator), contextlib.ExitStack() as stack:
         num_threads = choose_pool_threads(config, progress.note)
         threaded = dataclasses.replace(config.env, num_threads=num_threads)

@@ -122,7 +122,7 @@ def test_stored_states_are_those_of_an_unroll_from_the_episode_s_start(road):
 def test_the_actor_s_priorities_are_those_that_the_learner_gives_with_the_same_parameters(road):
     items = road.recorder.items
     steps = Step(*(jnp.stack(field) for field in zip(*(item.steps for item in items), strict=True)))
-    state = jnp.stack([item.state for item in items])
+    state = jnp.stack([item.state for item in items]).astype(jnp.float32)
     loss = jax.jit(road.recipe.loss(road.config, road.network))
     output = loss(road.parameters, road.parameters, steps, state)
     np.testing.assert_allclose(output.priorities, [item.priority for item in items], rtol=2e-3, atol=1e-5)
@@ -132,7 +132,7 @@ def test_values_from_stored_states_are_those_of_the_whole_episode_and_from_zero_
     """With the parameters of acting, burn-in from a stored state changes nothing; from zero it does."""
     items = [item for item in road.recorder.items if np.any(item.state)]
     steps = Step(*(jnp.stack(field) for field in zip(*(item.steps for item in items), strict=True)))
-    state = jnp.stack([item.state for item in items])
+    state = jnp.stack([item.state for item in items]).astype(jnp.float32)
     loss = jax.jit(road.recipe.loss(road.config, road.network))
     stored, zero = (
         loss(road.parameters, road.parameters, steps, start).priorities for start in (state, 0 * state)

@@ -58,7 +58,14 @@ def test_a_state_stays_with_its_item(open_replay):
 
 
 @pytest.mark.parametrize(
-    "state", [np.zeros(2, np.float16), np.zeros((1, 3), np.float16), np.zeros(3), np.zeros(0, np.float16)]
+    "state",
+    [
+        np.zeros(2, np.float16),
+        np.zeros((1, 3), np.float16),
+        np.zeros(3, np.float32),
+        np.zeros(3),
+        np.zeros(0, np.float16),
+    ],
 )
 def test_a_state_of_another_size_or_type_is_refused(open_replay, state):
     writer = open_replay(table(state_size=3)).writer(0, 1)
