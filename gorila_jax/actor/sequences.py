@@ -136,9 +136,12 @@ class SequenceAccumulator:
 
 
 def _stored(state: np.ndarray) -> np.ndarray:
-    """The state [K] float32 as a replay holds it; a cell may have counted beyond what fits."""
+    """The state [K] float32 as a replay holds it; a cell may have counted beyond what fits.
+
+    What is not finite stays so: it is for the learner to refuse, count and explain.
+    """
     largest = np.finfo(STORED_STATE).max
-    return np.clip(state, -largest, largest).astype(STORED_STATE)
+    return np.where(np.isinf(state), state, np.clip(state, -largest, largest)).astype(STORED_STATE)
 
 
 class _Stream:

@@ -207,10 +207,10 @@ class ParameterServerConfig:
     optimizer: str = setting("adam", "an optax optimizer by name")
     learning_rate: float = setting(1e-4, "learning rate", 0)
     learning_rate_decay_updates: int = setting(
-        0, "updates in which the learning rate falls in a straight line; 0: it stays as it is", 0
+        0, "updates in which the learning rate falls in a straight line; 0: it stays as it is", 0, 2**31 - 1
     )
     learning_rate_final_share: float = setting(
-        0.0, "what is left of the learning rate after its decay: 0 to 1 of it", 0, 1
+        0.1, "what is left of the learning rate after its decay: 0 to 1 of it", 0, 1
     )
     optimizer_options: tuple[tuple[str, Any], ...] = setting((), "its other arguments: name=value,name=value")
     max_staleness_updates: int = setting(

@@ -9,7 +9,7 @@ import jax
 from gorila_jax.config import ParameterServerConfig
 from gorila_jax.parameter_server.device import DeviceParameterServer
 from gorila_jax.parameter_server.host_state import STALENESS_BINS
-from gorila_jax.parameter_server.optimizers import ELEMENTWISE, make_optimizer
+from gorila_jax.parameter_server.optimizers import ELEMENTWISE, learning_rate, make_optimizer
 from gorila_jax.parameter_server.sharded import Shard, ShardedParameterServer
 from gorila_jax.types import Parameters
 
@@ -19,6 +19,7 @@ __all__ = [
     "DeviceParameterServer",
     "Shard",
     "ShardedParameterServer",
+    "learning_rate",
     "make_optimizer",
     "make_parameter_server",
 ]

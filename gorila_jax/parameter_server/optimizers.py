@@ -56,7 +56,6 @@ def make_optimizer(config: ParameterServerConfig, sharded: bool = False) -> opta
         raise ConfigError(
             f"parameter_server.learning_rate={config.learning_rate} has to be a finite number above 0."
         )
-    rate = _learning_rate(config)
     build = getattr(optax, name)
     possible = _settable_options(build)
     options: dict[str, Any] = {}
@@ -80,19 +79,20 @@ def make_optimizer(config: ParameterServerConfig, sharded: bool = False) -> opta
             kind = {bool: "True or False", str: "the name of a dtype"}.get(expected, "a number")
             raise ConfigError(f"{setting} has the wrong type: optax.{name} wants {kind} there.")
         options[option] = value
-    return build(rate, **options)
+    updates = config.learning_rate_decay_updates
+    if updates and name in CONSTANT_RATE:
+        raise ConfigError(
+            f"parameter_server.learning_rate_decay_updates={updates}, but the learning rate of optax.{name} "
+            "cannot decay: set it to 0, or choose another optimizer."
+        )
+    return build(learning_rate(config) if updates else config.learning_rate, **options)
 
 
-def _learning_rate(config: ParameterServerConfig) -> optax.ScalarOrSchedule:
-    """A number, or a function of the updates that the optimizer has made."""
+def learning_rate(config: ParameterServerConfig) -> optax.Schedule:
+    """The learning rate as a function of the updates that the server has made."""
     rate, updates = config.learning_rate, config.learning_rate_decay_updates
     if not updates:
-        return rate
-    if config.optimizer in CONSTANT_RATE:
-        raise ConfigError(
-            f"parameter_server.learning_rate_decay_updates={updates}, but the learning rate of "
-            f"optax.{config.optimizer} cannot decay: set it to 0, or choose another optimizer."
-        )
+        return optax.constant_schedule(rate)
     return optax.linear_schedule(rate, rate * config.learning_rate_final_share, updates)
 
 

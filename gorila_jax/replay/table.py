@@ -18,7 +18,7 @@ from gorila_jax.replay.limiter import Limiter, check_limiter
 from gorila_jax.types import STORED_STATE, ConfigError, ReplayError
 
 SETTINGS_FILE = "replay.json"
-_FORMAT = 3
+_FORMAT = 2
 
 
 class TableSpec(NamedTuple):
@@ -148,7 +148,9 @@ def check_priorities(keys: np.ndarray, priorities: np.ndarray) -> tuple[np.ndarr
 
 def describe(table: TableSpec) -> dict[str, Any]:
     """The table as JSON values."""
-    return {**table._asdict(), "signature": signatures.describe(table.signature)}
+    signature = signatures.describe(table.signature)
+    states = {"state_dtype": STORED_STATE.name} if table.state_size else {}
+    return {**table._asdict(), **states, "signature": signature}
 
 
 @contextlib.contextmanager

@@ -72,6 +72,7 @@ COLUMNS: dict[str, Column] = {
     "td_error": Column("learner", "mean absolute temporal-difference error, since the row before"),
     "gradient_norm": Column("learner", "mean global norm of the gradients, unclipped, since the row before"),
     "learner_wait_share": Column("learner", "share of the learners' time waiting for data, 0 to 1"),
+    "learning_rate": Column("parameter_server", "learning rate of the next update"),
     "staleness_mean": Column(
         "parameter_server", "mean age of the accepted gradients in updates, over the whole run"),
     "gradients_accepted": Column("parameter_server", "gradients applied"),

@@ -10,6 +10,7 @@ import numpy as np
 
 from gorila_jax import checkpoints
 from gorila_jax.config import to_json_dict
+from gorila_jax.parameter_server import learning_rate
 from gorila_jax.runtime.coordinator import Coordinator
 from gorila_jax.runtime.csv_table import Value
 from gorila_jax.runtime.episodes import EpisodeWriter
@@ -165,6 +166,7 @@ class Monitor:
             "td_error": _mean([numbers["mean_abs_td_error"] for numbers in learning]),
             "gradient_norm": _mean([numbers["gradient_norm"] for numbers in learning]),
             "learner_wait_share": shares["learner"],
+            "learning_rate": float(learning_rate(system.config.parameter_server)(server.version)),
             "staleness_mean": sum(age * n for age, n in enumerate(ages)) / sum(ages) if sum(ages) else None,
             "gradients_accepted": server.accepted,
             "gradients_stale": server.stale,

@@ -133,6 +133,21 @@ def test_a_kept_state_does_not_change_with_the_actor_s():
     assert [item.state.tolist() for item in recorder.items] == [[7.0]]
 
 
+def test_a_state_that_is_too_large_for_storage_is_clipped_and_one_that_is_not_finite_stays_so():
+    layout = layout_of(length=1, stride=1, burn_in=0, n_steps=1)
+    recorder = Recorder(1, layout.window_steps)
+    accumulator = SequenceAccumulator(
+        recorder, 1, layout, max_abs_reward=0.0, rescaling=IDENTITY, priority_eta=ETA
+    )
+    environment = CounterEnv([[episode(9)]], GAMMA)
+    state, zeros = np.array([[1e6, -1e6, np.inf, -np.inf, np.nan, 0.5]], np.float32), np.zeros(1, np.float32)
+    action = np.zeros(1, np.int32)
+    accumulator.observe(ActorStep(action, zeros, environment.reset(), zeros, state))
+    accumulator.observe(ActorStep(action, zeros, environment.step(action), zeros, state))
+    [item] = recorder.items
+    np.testing.assert_array_equal(item.state, [65504, -65504, np.inf, -np.inf, np.nan, 0.5])
+
+
 def test_nothing_is_stored_where_sequences_begin_from_zero():
     items = play([[episode(13)]], 13, layout_of(stores_state=False)).items
     assert all(item.state.shape == (0,) for item in items)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 
 from benchmarks import replay
+from benchmarks import replay_contenders as contenders
 from tests.benchmarks.in_process import run_benchmark
 
 SMALLEST = ("--capacity_items=1000", "--batch_sizes=4,8", "--rounds=1", "--seconds=0.01")
 
 
 @pytest.mark.reverb
-@pytest.mark.parametrize(("items", "new_rows", "rows"), [("transitions", 1, 7), ("sequences", 10, 38)])
+@pytest.mark.parametrize(("items", "new_rows", "rows"), [("transitions", 1, 7), ("sequences", 20, 38)])
 def test_our_writer_and_sampler_beside_the_bare_client(capsys, tmp_path, items, new_rows, rows):
     pytest.importorskip("reverb", reason="Reverb is not installed")
     record, _ = run_benchmark(replay, capsys, tmp_path, f"--items={items}", *SMALLEST)
@@ -33,9 +36,9 @@ def test_our_writer_and_sampler_beside_the_bare_client(capsys, tmp_path, items, 
 
 def test_the_in_process_replay_alone(monkeypatch, capsys, tmp_path):
     """With a stand-in for another buffer, so that there is a ratio."""
-    monkeypatch.setattr(replay, "reverb_available", lambda: False)
-    monkeypatch.setattr(replay, "installed", lambda peer: peer == "cpprb")
-    monkeypatch.setattr(replay, "cpprb_contender", _memory_as_cpprb)
+    monkeypatch.setattr(contenders, "reverb_available", lambda: False)
+    monkeypatch.setattr(contenders, "installed", lambda peer: peer == "cpprb")
+    monkeypatch.setattr(contenders, "cpprb_contender", _memory_as_cpprb)
     monkeypatch.setattr(replay.importlib.metadata, "version", lambda peer: "1.0")
     record, table = run_benchmark(replay, capsys, tmp_path, *SMALLEST)
     ratios = {name for name in record["ratios"] if not name.endswith("_in_processor_time")}
@@ -56,30 +59,34 @@ def test_the_in_process_replay_alone(monkeypatch, capsys, tmp_path):
 
 
 def _memory_as_cpprb(work):
-    with replay.contextlib.ExitStack() as stack:
-        memory = replay.make_replay("memory", work.table, 1)
-        contender = replay.our_contender("cpprb", memory, work, stack)
+    with contextlib.ExitStack() as stack:
+        memory = contenders.make_replay("memory", work.table, 1)
+        contender = contenders.our_contender("cpprb", memory, work, stack)
         stack.pop_all()
     return contender
 
 
-@pytest.mark.parametrize("peer", replay.PEERS)
+@pytest.mark.parametrize("peer", contenders.PEERS)
 def test_windows_of_a_peer_are_successive_rows_of_one_stream(peer):
     pytest.importorskip(peer, reason=f"{peer} is not installed")
-    ticks = replay.make_ticks()
-    make = {"cpprb": replay.cpprb_contender, "flashbax": replay.flashbax_contender}[peer]
-    table = replay.make_table_spec(replay.KINDS["transitions"].layout, 1000)
-    contender = make(replay.Workload(table, 1, ticks, [4]))
-    replay.fill(contender, table)
+    ticks = contenders.make_ticks()
+    make = {"cpprb": contenders.cpprb_contender, "flashbax": contenders.flashbax_contender}[peer]
+    table = contenders.make_table_spec(replay.KINDS["transitions"].layout, 1000)
+    contender = make(contenders.Workload(table, 1, ticks, [4]))
+    contenders.fill(contender, table)
     sample = contender.samplers[4]()
     if peer == "cpprb":
         successive = [picture for tick in ticks for picture in tick.observation]
         windows = np.moveaxis(sample["observation"], -1, 1)
     else:
-        successive = [tick.observation[stream] for stream in range(replay.STREAMS) for tick in ticks]
+        successive = [tick.observation[stream] for stream in range(contenders.STREAMS) for tick in ticks]
         windows = np.asarray(sample.experience.observation)
     assert windows.shape == (4, 7, 84, 84)
     places = {picture.tobytes(): place for place, picture in enumerate(successive)}
     for window in windows:
         steps = np.diff([places[picture.tobytes()] for picture in window])
-        assert set(steps.tolist()) <= {1, 1 - len(successive), 1 - replay.TICKS}  # or where rows come again
+        assert set(steps.tolist()) <= {
+            1,
+            1 - len(successive),
+            1 - contenders.TICKS,
+        }  # or where rows come again

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from gorila_jax.config import ParameterServerConfig
-from gorila_jax.parameter_server import ELEMENTWISE, make_optimizer, make_parameter_server
+from gorila_jax.parameter_server import ELEMENTWISE, learning_rate, make_optimizer, make_parameter_server
 from gorila_jax.parameter_server.optimizers import CONSTANT_RATE, LAYERWISE
 from gorila_jax.types import ConfigError
 from tests.parameter_server.problem import filled, make_server, push, random_tree, values
@@ -92,6 +92,22 @@ def test_the_learning_rate_falls_in_a_straight_line_and_stays(form: str) -> None
         push(server, filled(-1))
         seen.append(float(values(server.pull_policy()[1])[0]))
     np.testing.assert_array_equal(np.diff(seen), [2.0, 1.75, 1.5, 1.25, 1.0, 1.0, 1.0])
+
+
+@pytest.mark.parametrize("form", ["device", "one_shard", "three_shards"])
+def test_a_decay_goes_on_after_a_restore_and_counts_no_gradient_that_is_refused(form: str) -> None:
+    settings = {"optimizer": "sgd", "learning_rate": 2.0, "learning_rate_decay_updates": 4}
+    server = make_server(form, filled(0), **settings)
+    push(server, filled(-1))
+    push(server, filled(-1), finite=False)
+    restored = make_server(form, filled(0), **settings)
+    restored.restore(server.state())
+    before = values(restored.pull_policy()[1])
+    push(restored, filled(-1))
+    step = values(restored.pull_policy()[1]) - before
+    expected = learning_rate(ParameterServerConfig(**settings))(1)
+    np.testing.assert_allclose(step, expected, rtol=1e-6)
+    assert expected == pytest.approx(2.0 - 0.25 * (2.0 - 0.2))
 
 
 @pytest.mark.parametrize("name", sorted((ELEMENTWISE | LAYERWISE) - CONSTANT_RATE))

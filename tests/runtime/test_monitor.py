@@ -137,6 +137,7 @@ def test_a_row_has_every_column_and_says_what_was_done(watch):
     assert row["inserts_per_second"] == pytest.approx(one.system.replay.status(0).inserted_items / 10)
     assert row["samples_per_second"] == pytest.approx(updates * 8 / 10)
     assert row["gradients_accepted"] == updates
+    assert row["learning_rate"] == pytest.approx(one.system.config.parameter_server.learning_rate)
     lags = [updates - actor.parameter_version for actor in one.system.actors]
     assert row["parameter_lag_updates"] == pytest.approx(sum(lags) / 2)
     assert row["parameter_lag_updates_max"] == max(lags) > min(lags)
