@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 
 import pytest
 
-from benchmarks import actor, end_to_end, learner
+from benchmarks import actor, convolutions, end_to_end, learner
+from gorila_jax.runtime.configure import make_config
 from gorila_jax.types import GorilaError
 from tests.benchmarks.in_process import run_benchmark
 
@@ -47,12 +49,14 @@ def test_a_learner_of_sequences_beside_one_on_a_resident_batch(capsys, tmp_path,
 
 
 def test_a_process_that_cannot_measure_convolutions_ends_the_benchmark(capfd):
+    config = make_config("apex", "Pong-v5", "small", {})
+    config = dataclasses.replace(config, environment="Nonesuch-v5")
     with contextlib.ExitStack() as stack:
-        arms = learner.newer_runtime_arms(stack, "nonesuch", 4)
+        arms = convolutions.newer_runtime_arms(config, stack)
         for arm in arms:  # asked while it is still alive, and after its end
             with pytest.raises(GorilaError, match="ended with code 2"):
                 arm(0.0)
-    assert "nonesuch" in capfd.readouterr().err
+    assert "Nonesuch-v5" in capfd.readouterr().err
 
 
 def test_the_share_of_the_machine_that_does_useful_work(capsys, tmp_path):
