@@ -10,7 +10,7 @@ against ours, which lay blocks of pixels into the channels first. XLA's older CP
 cannot compute the gradients of plain strided convolutions (`prefer_fast_cpu_runtime`), and so those run in
 a process of their own with the newer one; ours run in both.
 
-Of the recurrent agents it is the small network at batch 8, in sequences and in trained steps too, and what a
+Of the recurrent agents it is the small network at batch 4, in sequences and in trained steps too, and what a
 step of their replay takes when it is saved, beside the frames alone.
 """
 
@@ -57,7 +57,7 @@ SPACE_TO_DEPTH = "nature_128_newer_runtime"
 PLAIN = "nature_128_newer_runtime_plain"
 
 SEQUENCE_AGENTS = ("drqn", "r2d2")
-SEQUENCE_CASES = {"small_8": ("small", 8)}
+SEQUENCE_CASES = {"small_4": ("small", 4)}
 """The same of agents that learn from sequences; the batch is r2d2's."""
 
 

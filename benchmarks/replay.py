@@ -65,7 +65,7 @@ KINDS = {
         Layout(
             frame_stack=4, burn_in_steps=10, length_steps=20, stride_steps=20, n_steps=5, stores_state=False
         ),
-        [8, 64],
+        [4, 64],
         1_000,
     ),
 }

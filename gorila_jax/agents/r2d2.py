@@ -61,10 +61,10 @@ SMALL: Preset = {
     "sequence.length_steps": Setting(20, OURS),
     "sequence.overlap_steps": Setting(0, OURS + ": half as many states to store"),
     "sequence.burn_in_steps": Setting(10, OURS),
-    "learner.batch_size": Setting(8, OURS + ": 160 steps"),
+    "learner.batch_size": Setting(4, OURS + ": 80 steps"),
     "parameter_server.learning_rate": Setting(1e-3, OURS),
     "parameter_server.learning_rate_decay_updates": Setting(0, OURS + ": a decay was not tried here"),
-    "parameter_server.target_period_updates": Setting(100, OURS),
+    "parameter_server.target_period_updates": Setting(200, OURS),
 }
 
 TOY: Preset = {
