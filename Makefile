@@ -31,8 +31,8 @@ test: .venv/.installed ## Run all tests (ARGS="tests/rl -k returns")
 	$(RUN) $(PYTEST) $(ARGS)
 
 .PHONY: test-newest
-test-newest: .venv-newest/.installed ## Run all tests that need no Reverb, on the newest jax
-	$(RUN_NEWEST) $(PYTEST) -m "not reverb" $(ARGS)
+test-newest: .venv-newest/.installed ## Run the tests on the newest jax, without Reverb's and the benchmarks'
+	$(RUN_NEWEST) $(PYTEST) -m "not reverb and not pinned" --ignore=tests/benchmarks $(ARGS)
 
 .PHONY: lint
 lint: .venv/.installed ## Check style, types and the import contract

@@ -15,10 +15,10 @@ MANY = ("--num_actors=2", "--num_learners=2", "--num_shards=2")
 @pytest.mark.parametrize(
     "flags",
     [
-        ("--agent=dqn",),
-        ("--agent=gorila", *MANY, "--replay=local"),
+        pytest.param(("--agent=dqn",), marks=pytest.mark.pinned),
+        pytest.param(("--agent=gorila", *MANY, "--replay=local"), marks=pytest.mark.pinned),
         ("--agent=apex", "--num_actors=2", "--num_replay_servers=2"),
-        ("--agent=drqn",),
+        pytest.param(("--agent=drqn",), marks=pytest.mark.pinned),
         ("--agent=r2d2", "--num_actors=2", "--num_replay_servers=2"),
     ],
     ids=["dqn", "gorila", "apex", "drqn", "r2d2"],

@@ -9,6 +9,7 @@ import pytest
 from tests.end_to_end.programs import run
 
 
+@pytest.mark.pinned
 @pytest.mark.learning
 @pytest.mark.parametrize(
     ("agent", "lowest", "highest", "more"),
