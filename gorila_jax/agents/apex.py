@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gorila_jax.agents import dqn
 from gorila_jax.agents.dqn import NATURE, OURS
-from gorila_jax.agents.recipe import Elapsed, ExplorationFn, Preset, Setting
+from gorila_jax.agents.recipe import Elapsed, ExplorationFn, Preset, Setting, check_unread
 from gorila_jax.config import Config
 from gorila_jax.rl.exploration import ladder
 from gorila_jax.types import ConfigError
@@ -15,6 +15,12 @@ UNVERIFIED = HORGAN + " (unverified)"
 
 def fixed_ladder(config: Config) -> ExplorationFn:
     """Each environment of all actors keeps an epsilon of its own (Ape-X, section 4.1)."""
+    falling = ("epsilon_initial", "epsilon_final", "epsilon_decay_steps", "epsilon_decay_updates")
+    check_unread(
+        config,
+        (f"actor.{name}" for name in falling),
+        "gives every environment an epsilon of its own: actor.epsilon_base, epsilon_alpha",
+    )
     actor = config.actor
 
     def epsilon(elapsed: Elapsed, environment: int, num_environments: int) -> float:

@@ -5,8 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from gorila_jax.actor.accumulator import Accumulator, TransitionAccumulator
-from gorila_jax.agents.recipe import Elapsed, ExplorationFn, LossFn, Preset, Recipe, Setting
-from gorila_jax.config import Config, fields, get
+from gorila_jax.agents.recipe import (
+    Elapsed,
+    ExplorationFn,
+    LossFn,
+    Preset,
+    Recipe,
+    Setting,
+    check_unread,
+)
+from gorila_jax.config import Config, fields
 from gorila_jax.networks.build import build_network
 from gorila_jax.rl.exploration import linear_schedule
 from gorila_jax.rl.priorities import priorities
@@ -35,8 +43,16 @@ def network(config: Config, spec: EnvironmentSpec) -> Network:
     return build_network(config.network, spec, config.env.frame_stack)
 
 
+LADDER = ("actor.epsilon_base", "actor.epsilon_alpha")
+
+
 def annealed_over_steps(config: Config) -> ExplorationFn:
     """Epsilon falls linearly over environment steps and is the same in every environment."""
+    check_unread(
+        config,
+        (*LADDER, "actor.epsilon_decay_updates"),
+        "lets epsilon fall over steps: actor.epsilon_initial, epsilon_final, epsilon_decay_steps",
+    )
     actor = config.actor
 
     def epsilon(elapsed: Elapsed, environment: int, num_environments: int) -> float:
@@ -93,20 +109,18 @@ def check_one_of_each(config: Config) -> None:
 
 def check_memoryless(config: Config) -> None:
     """Raises ConfigError for what only agents that learn from sequences can do."""
-    nothing = Config()
-    for path in (
+    only_of_sequences = (
         "network.core",
         "network.core_units",
         "network.last_action_and_reward",
         "learner.rescaling_epsilon",
         *(path for path in fields() if path.startswith("sequence.")),
-    ):
-        value = get(config, path)
-        if value != get(nothing, path):
-            raise ConfigError(
-                f"{path} is {value}, but {config.agent} learns from single transitions and remembers "
-                "nothing: --agent=r2d2 or drqn does"
-            )
+    )
+    check_unread(
+        config,
+        only_of_sequences,
+        "learns from single transitions and remembers nothing: --agent=r2d2 or drqn does",
+    )
 
 
 NATURE = "Mnih et al. 2015"

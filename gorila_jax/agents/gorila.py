@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gorila_jax.agents import dqn
 from gorila_jax.agents.dqn import NATURE, OURS
-from gorila_jax.agents.recipe import Elapsed, ExplorationFn, Preset, Setting
+from gorila_jax.agents.recipe import Elapsed, ExplorationFn, Preset, Setting, check_unread
 from gorila_jax.config import Config
 from gorila_jax.rl.exploration import linear_schedule
 
@@ -14,6 +14,11 @@ UNVERIFIED = NAIR + " (unverified)"
 
 def annealed_over_updates(config: Config) -> ExplorationFn:
     """Epsilon falls linearly over the server's updates (section 5), the same in every environment."""
+    check_unread(
+        config,
+        (*dqn.LADDER, "actor.epsilon_decay_steps"),
+        "lets epsilon fall over updates: actor.epsilon_initial, epsilon_final, epsilon_decay_updates",
+    )
     actor = config.actor
 
     def epsilon(elapsed: Elapsed, environment: int, num_environments: int) -> float:

@@ -6,14 +6,14 @@ build a `Recipe`, usually with `_replace` on an existing one, and name it as `--
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from gorila_jax.actor.accumulator import Accumulator
-from gorila_jax.config import Config
+from gorila_jax.config import Config, get
 from gorila_jax.learner.gradients import LossFn
 from gorila_jax.rl.windows import Layout
-from gorila_jax.types import EnvironmentSpec, Network, ReplayWriter
+from gorila_jax.types import ConfigError, EnvironmentSpec, Network, ReplayWriter
 
 
 class Elapsed(NamedTuple):
@@ -38,11 +38,29 @@ ExplorationFn = Callable[[Elapsed, int, int], float]
 
 
 class Recipe(NamedTuple):
+    """`validate` and `exploration` raise ConfigError, one for what this agent cannot do, the other for
+    settings that it does not read."""
+
     name: str
-    validate: Callable[[Config], None]  # raises ConfigError for what this agent cannot do
+    validate: Callable[[Config], None]
     layout: Callable[[Config], Layout]  # of replay items
     accumulator: Callable[[Config, ReplayWriter], Accumulator]  # steps to items
     network: Callable[[Config, EnvironmentSpec], Network]
     exploration: Callable[[Config], ExplorationFn]
     loss: Callable[[Config, Network], LossFn]
     presets: Mapping[str, Preset]  # "paper", "small", "toy"
+
+
+def check(recipe: Recipe, config: Config) -> None:
+    """Raises ConfigError where the agent cannot do what is set, or would not read it."""
+    recipe.validate(config)
+    recipe.exploration(config)
+
+
+def check_unread(config: Config, paths: Iterable[str], reason: str) -> None:
+    """Raises ConfigError where one of these settings, which the agent does not read, is not its default."""
+    nothing = Config()
+    for path in paths:
+        value = get(config, path)
+        if value != get(nothing, path):
+            raise ConfigError(f"{path} is {value}, but {config.agent} {reason}")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gorila_jax.agents import apply_preset, find_preset, find_recipe
-from gorila_jax.agents.recipe import Preset
+from gorila_jax.agents.recipe import Preset, check
 from gorila_jax.config import Config, fields, get, override, validate
 from gorila_jax.environments import is_atari, resolve_name
 from gorila_jax.environments.make import ATARI_OPTIONS
@@ -40,7 +40,7 @@ def make_config(
     base = override(Config(), {"agent": agent, "environment": environment, "preset": preset})
     config = override(apply_preset(base, _its_preset(base)), overrides or {})
     validate(config)
-    recipe.validate(config)
+    check(recipe, config)
     return config
 
 

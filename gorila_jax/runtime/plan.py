@@ -8,7 +8,7 @@ import jax
 import psutil
 
 from gorila_jax.agents import RECIPES, find_recipe
-from gorila_jax.agents.recipe import Recipe
+from gorila_jax.agents.recipe import Recipe, check
 from gorila_jax.config import Config, get, validate
 from gorila_jax.environments import environment_spec
 from gorila_jax.parameter_server import make_optimizer
@@ -49,7 +49,7 @@ def make_plan(config: Config, recipe: Recipe | None = None) -> Plan:
     """
     validate(config)
     recipe = recipe or find_recipe(config.agent)
-    recipe.validate(config)
+    check(recipe, config)
     many = config.learner.num_learners > 1 or config.parameter_server.num_shards > 1
     make_optimizer(config.parameter_server, sharded=many)
     if config.agent in RECIPES:

@@ -61,14 +61,14 @@ def test_what_is_no_agent_is_refused_with_the_reason(users_module, path, says):
 
 
 def exploration(agent: str):
+    unit, full = {"dqn": ("steps", 1000), "gorila": ("updates", 100)}[agent]
     config = make_config(
         agent,
         "Catch-v0",
         overrides={
             "actor.epsilon_initial": 1.0,
             "actor.epsilon_final": 0.2,
-            "actor.epsilon_decay_steps": 1000,
-            "actor.epsilon_decay_updates": 100,
+            f"actor.epsilon_decay_{unit}": full,
         },
     )
     return RECIPES[agent].exploration(config)
@@ -88,6 +88,27 @@ def test_epsilon_falls_over_the_agent_s_own_count_and_over_no_other(agent, count
 def test_epsilon_is_the_same_in_every_environment(agent):
     epsilon = exploration(agent)
     assert len({epsilon(Elapsed(500, 50), environment, 8) for environment in range(8)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("agents", "path", "value"),
+    [
+        (("dqn", "gorila", "drqn"), "actor.epsilon_base", 0.5),
+        (("dqn", "gorila", "drqn"), "actor.epsilon_alpha", 3.0),
+        (("apex", "r2d2"), "actor.epsilon_initial", 0.5),
+        (("apex", "r2d2"), "actor.epsilon_final", 0.01),
+        (("apex", "r2d2", "gorila"), "actor.epsilon_decay_steps", 10),
+        (("apex", "r2d2", "dqn", "drqn"), "actor.epsilon_decay_updates", 10),
+    ],
+)
+def test_settings_of_another_exploration_are_refused(agents, path, value):
+    for agent in RECIPES:
+        if agent in agents:
+            message = rf"{re.escape(path)} is {value}, but {agent} .*: actor\.epsilon"
+            with pytest.raises(ConfigError, match=message):
+                make_config(agent, "Catch-v0", overrides={path: value})
+        else:
+            make_config(agent, "Catch-v0", overrides={path: value})
 
 
 def test_dqn_has_one_of_everything():
