@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gorila_jax import checkpoints
-from gorila_jax.config import override
+from gorila_jax.config import ActorConfig, override
 from gorila_jax.rl.exploration import linear_schedule
 from gorila_jax.runtime import train as train_module
 from gorila_jax.runtime.configure import make_config
@@ -123,6 +123,7 @@ def test_the_end_tells_each_actor_s_episodes_and_epsilon(tmp_path):
 
 def test_a_ladder_s_end_is_told_by_epsilon_in_a_handful_of_lines(tmp_path):
     ladder = {"agent": "apex", "learner.num_learners": 1, "parameter_server.num_shards": 1}
+    ladder["actor.epsilon_decay_updates"] = ActorConfig().epsilon_decay_updates  # a ladder has no decay
     run(tmp_path, 2_000, **ladder | {"env.num_environments": 20})
     lines = (tmp_path / "log.txt").read_text().splitlines()
     (headline,) = (i for i, line in enumerate(lines) if line.startswith("returns by exploration"))
