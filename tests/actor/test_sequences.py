@@ -117,34 +117,33 @@ def test_every_environment_has_its_own_states():
         assert 1000 * item.stream <= item.state[0] < 1000 * item.stream + 100
 
 
-def test_a_kept_state_does_not_change_with_the_actor_s():
-    layout = layout_of(length=2, stride=2, burn_in=0, n_steps=1)
+def observe_states(layout, *states):
+    """The items of one environment's first steps; each state [1, K] is the network's before one of them."""
     recorder = Recorder(1, layout.window_steps)
     accumulator = SequenceAccumulator(
         recorder, 1, layout, max_abs_reward=0.0, rescaling=IDENTITY, priority_eta=ETA
     )
     environment = CounterEnv([[episode(9)]], GAMMA)
-    state, zeros = np.array([[7.0]], np.float32), np.zeros(1, np.float32)
-    action = np.zeros(1, np.int32)
-    accumulator.observe(ActorStep(action, zeros, environment.reset(), zeros, state))
-    state[:] = 8.0
-    for _ in range(2):
-        accumulator.observe(ActorStep(action, zeros, environment.step(action), zeros, state))
-    assert [item.state.tolist() for item in recorder.items] == [[7.0]]
+    action, zeros = np.zeros(1, np.int32), np.zeros(1, np.float32)
+    step = environment.reset()
+    for state in states:
+        shared = np.array(state, np.float32)
+        accumulator.observe(ActorStep(action, zeros, step, zeros, shared))
+        shared[:] = 8.0  # as an actor may, which goes on with its own
+        step = environment.step(action)
+    return recorder.items
+
+
+def test_a_kept_state_does_not_change_with_the_actor_s():
+    layout = layout_of(length=2, stride=2, burn_in=0, n_steps=1)
+    items = observe_states(layout, [[7.0]], [[6.0]], [[5.0]])
+    assert [item.state.tolist() for item in items] == [[7.0]]
 
 
 def test_a_state_that_is_too_large_for_storage_is_clipped_and_one_that_is_not_finite_stays_so():
     layout = layout_of(length=1, stride=1, burn_in=0, n_steps=1)
-    recorder = Recorder(1, layout.window_steps)
-    accumulator = SequenceAccumulator(
-        recorder, 1, layout, max_abs_reward=0.0, rescaling=IDENTITY, priority_eta=ETA
-    )
-    environment = CounterEnv([[episode(9)]], GAMMA)
-    state, zeros = np.array([[1e6, -1e6, np.inf, -np.inf, np.nan, 0.5]], np.float32), np.zeros(1, np.float32)
-    action = np.zeros(1, np.int32)
-    accumulator.observe(ActorStep(action, zeros, environment.reset(), zeros, state))
-    accumulator.observe(ActorStep(action, zeros, environment.step(action), zeros, state))
-    [item] = recorder.items
+    state = [[1e6, -1e6, np.inf, -np.inf, np.nan, 0.5]]
+    [item] = observe_states(layout, state, state)
     np.testing.assert_array_equal(item.state, [65504, -65504, np.inf, -np.inf, np.nan, 0.5])
 
 
