@@ -53,7 +53,6 @@ class Task(NamedTuple):
 RISES_AND_FALLS = (
     "--config.replay.capacity_steps=400000",
     "--config.learner.n_steps=5",
-    "--config.parameter_server.learning_rate=5e-4",
     "--config.parameter_server.optimizer_options=eps=1e-4",
     "--config.checkpoint.period_seconds=15",
 )
@@ -71,7 +70,15 @@ TASKS = {
         "benchmarks.memory_tasks:hidden_cartpole",
         400_000,
         400.0,
-        RISES_AND_FALLS,
+        (
+            *RISES_AND_FALLS,
+            "--config.parameter_server.learning_rate=1e-3",
+            "--config.parameter_server.target_period_updates=100",
+        ),
+        by_agent={  # the rate falls to a tenth over the run, which has so many updates of each agent
+            "r2d2": ("--config.parameter_server.learning_rate_decay_updates=10000",),
+            "apex": ("--config.parameter_server.learning_rate_decay_updates=100000",),
+        },
         candidates=10,
     ),
     "catch": Task("Catch-v0", 60_000, 0.95),
@@ -79,7 +86,11 @@ TASKS = {
         "MiniGrid-MemoryS7-v0",
         500_000,
         0.9,
-        ("--config.env.observation_keys=image,direction", *RISES_AND_FALLS),
+        (
+            "--config.env.observation_keys=image,direction",
+            *RISES_AND_FALLS,
+            "--config.parameter_server.learning_rate=5e-4",
+        ),
         candidates=10,
     ),
 }
